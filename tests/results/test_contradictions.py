@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from examples.resnet import resnet18
 from torchsummary_plus import (
     InputError,
     MemoryEstimate,
@@ -120,9 +121,11 @@ def test_a_text_that_is_too_deep_or_repeats_a_key(table: ModelSummary) -> None:
 
 
 def test_what_was_written_is_read(table: ModelSummary, step: MemoryEstimate) -> None:
+    """Also an estimate with workspaces of which little is known, such as convolutions of few pixels."""
+    convolutions = estimate_memory(resnet18(), (3, 64, 64), 4, gpu="A100 80GB")
     tracker = MemTracker(stream=io.StringIO(), device="cpu")
     kept = torch.zeros(8)
     tracker.track("\ud800")
-    for result in (table, step, tracker.report()):
+    for result in (table, step, convolutions, tracker.report()):
         assert type(result).from_json(result.to_json()) == result
     assert kept.numel() and isinstance(tracker.report(), TrackReport)

@@ -58,13 +58,13 @@ def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
     Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits, and
     for files that have a tensor in common.
     """
-    tensors: dict[str, WeightEntry] = {}
-    integers: dict[str, tuple[int, ...]] = {}
+    stored: dict[str, Stored] = {}
     for path in paths:
-        found = _stored_in(path, integers)
-        if twice := tensors.keys() & found.keys():
+        found = _stored_in(path)
+        if twice := stored.keys() & found.keys():
             raise _refused(path.name, f"another file has {_first_of(sorted(twice))} too")
-        tensors |= found
+        stored |= found
+    tensors = {name: entry for name, (entry, _) in stored.items()}
     if not is_quantised(tensors):
         return tuple(tensors.values())
     settings: Mapping[str, Any] = {}
@@ -74,18 +74,20 @@ def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
             _, settings = quantisation(parsed_object(content(config, MOST_BYTES)))
         except ValueError as error:
             warn(f"{config.name} is left out, though packed weights may need it: {error}")
-    return with_parameters(Checkpoint(tensors, integers, settings))
+    return with_parameters(Checkpoint(tensors, {name: values for name, (_, values) in stored.items()}, settings))
 
 
-def _stored_in(path: Path, integers: dict[str, tuple[int, ...]]) -> dict[str, WeightEntry]:
-    """Return the tensors of a file or an index as they are stored; ``integers`` gets those that hold shapes or bits."""
+Stored = tuple[WeightEntry, tuple[int, ...]]  # A tensor, and the integers in it if they are a shape or bits.
+
+
+def _stored_in(path: Path) -> dict[str, Stored]:
+    """Return the tensors of a file or an index as they are stored."""
     try:
         if path.name.endswith(".index.json"):
-            return _indexed(path, integers)
+            return _indexed(path)
         with opened(path) as (file, size):
-            is_gguf = path.suffix == ".gguf"
-            found = _gguf(file, size, path.name) if is_gguf else _safetensors(file, size, path.name, integers)
-            return {entry.name: entry for entry in found}
+            read = _gguf if path.suffix == ".gguf" else _safetensors
+            return {entry.name: (entry, integers) for entry, integers in read(file, size, path.name)}
     except InputError:
         raise
     except (struct.error, ValueError) as error:  # A header that ends early, or text that is not UTF-8 or JSON.
@@ -96,23 +98,21 @@ def _refused(name: str, why: str) -> InputError:
     return InputError(f"{one_line(name)} has no valid header: {why}")
 
 
-def _indexed(path: Path, integers: dict[str, tuple[int, ...]]) -> dict[str, WeightEntry]:
+def _indexed(path: Path) -> dict[str, Stored]:
     """Return the tensors of every shard that an index names; shards are in its folder."""
     shards = parsed_object(content(path, MOST_HEADER_BYTES)).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise _refused(path.name, "it has no weight_map from names to files")
-    found: dict[str, WeightEntry] = {}
+    found: dict[str, Stored] = {}
     left_out = []
     for shard in sorted(set(shards.values())):
         if not SHARD.fullmatch(shard):
             raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
-        own: dict[str, tuple[int, ...]] = {}
-        for name, tensor in _stored_in(path.parent / shard, own).items():
+        for name, stored in _stored_in(path.parent / shard).items():
             if shards.get(name) == shard:
-                found[name] = tensor
+                found[name] = stored
             else:
                 left_out.append(name)
-        integers.update((name, values) for name, values in own.items() if shards.get(name) == shard)
     if missing := [name for name in shards if name not in found]:
         raise _refused(path.name, f"its shards do not have {_first_of(missing)}")
     if left_out:
@@ -126,7 +126,7 @@ def _first_of(names: Collection[str]) -> str:
     return f"{describe(next(iter(names)))}{more}"
 
 
-def _safetensors(file: BinaryIO, size: int, name: str, integers: dict[str, tuple[int, ...]]) -> Iterator[WeightEntry]:
+def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
         raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
@@ -144,38 +144,65 @@ def _safetensors(file: BinaryIO, size: int, name: str, integers: dict[str, tuple
         count, nbytes = prod(shape), end - begin
         if not 0 <= nbytes <= size - 8 - length - begin or 8 * nbytes != count * BITS[dtype]:
             raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
+        integers: tuple[int, ...] = ()
         if dtype in INTEGERS and count <= MOST_AXES and SHAPES.search(tensor):
             file.seek(8 + length + begin)
-            integers[tensor] = struct.unpack(f"<{count}{INTEGERS[dtype]}", file.read(nbytes))
-        yield WeightEntry(tensor, tuple(shape), dtype, nbytes, name)
+            integers = struct.unpack(f"<{count}{INTEGERS[dtype]}", file.read(nbytes))
+        yield WeightEntry(tensor, tuple(shape), dtype, nbytes, name), integers
 
 
 def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
-def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
-    reader = _Reader(file, name)
-    if reader.bytes(4) != b"GGUF":
+def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
+    def read(count: int) -> bytes:
+        if file.tell() + count > MOST_HEADER_BYTES:
+            raise _refused(name, f"the header has more than {MOST_HEADER_BYTES:,} bytes")
+        data = file.read(count)
+        if len(data) != count:
+            raise _refused(name, "the file ends inside the header")
+        return data
+
+    def unpack(form: str) -> tuple[int, ...]:
+        return struct.unpack(f"<{form}", read(struct.calcsize(f"<{form}")))
+
+    def string() -> str:
+        return read(*unpack("Q")).decode()
+
+    def value(kind: int) -> object:
+        """Return a plain value or a string; None for an array."""
+        if kind in _PLAIN:
+            return unpack(_PLAIN[kind])[0]
+        if kind == _STRING:
+            return string()
+        if kind != _ARRAY:
+            raise _refused(name, f"it has a value of the unknown type {kind}")
+        inner, count = unpack("IQ")
+        if inner not in (*_PLAIN, _STRING):
+            raise _refused(name, f"it has an array of the unknown type {inner}")
+        if inner in _PLAIN:
+            read(count * struct.calcsize(f"<{_PLAIN[inner]}"))
+        for _ in range(count if inner == _STRING else 0):
+            read(*unpack("Q"))
+        return None
+
+    if read(4) != b"GGUF":
         raise _refused(name, "it does not begin with GGUF")
-    version, tensors, entries = reader.unpack("IQQ")
+    version, tensors, entries = unpack("IQQ")
     if version not in (2, 3):
         raise _refused(name, f"its version is {version}; accepted: 2, 3")
-    alignment = 32
-    for _ in range(entries):
-        key = reader.string()
-        value = reader.value(*reader.unpack("I"))
-        if key == "general.alignment":
-            alignment = value if isinstance(value, int) else 0
-    if alignment <= 0 or alignment & (alignment - 1):
+    settings: dict[str, Any] = {string(): value(*unpack("I")) for _ in range(entries)}
+    alignment = settings.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
         raise _refused(name, "its general.alignment is not a power of 2")
     ends: dict[str, tuple[WeightEntry, int]] = {}  # Each tensor, and its end in bytes from that of the header.
     for _ in range(tensors):
-        tensor, (axes,) = reader.string(), reader.unpack("I")
+        tensor, (axes,) = string(), unpack("I")
         if axes > MOST_AXES:
             raise _refused(name, f"{describe(tensor)} has {axes:,} axes; the limit is {MOST_AXES}")
-        shape = reader.unpack(f"{axes}Q")[::-1]
-        kind, offset = reader.unpack("IQ")
+        shape = unpack(f"{axes}Q")[::-1]
+        kind, offset = unpack("IQ")
         if kind not in BLOCKS:
             raise _refused(name, f"{describe(tensor)} has the unknown type {kind}")
         dtype, elements, block = BLOCKS[kind]
@@ -188,48 +215,7 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[WeightEntry]:
     for entry, end in ends.values():
         if round_up(file.tell(), alignment) + end > size:
             raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
-        yield entry
-
-
-class _Reader:
-    """Reads a GGUF header from front to back, within the limits."""
-
-    def __init__(self, file: BinaryIO, name: str) -> None:
-        self.file = file
-        self.name = name
-
-    def bytes(self, count: int) -> bytes:
-        if self.file.tell() + count > MOST_HEADER_BYTES:
-            raise _refused(self.name, f"the header has more than {MOST_HEADER_BYTES:,} bytes")
-        data = self.file.read(count)
-        if len(data) != count:
-            raise _refused(self.name, "the file ends inside the header")
-        return data
-
-    def unpack(self, form: str) -> tuple[int, ...]:
-        return struct.unpack(f"<{form}", self.bytes(struct.calcsize(f"<{form}")))
-
-    def string(self) -> str:
-        return self.bytes(*self.unpack("Q")).decode()
-
-    def value(self, kind: int) -> str | float | None:
-        """Return a plain value or string, and None for an array. Raises :class:`InputError` for arrays of arrays."""
-        if kind == _STRING:
-            return self.string()
-        if kind in _PLAIN:
-            (value,) = self.unpack(_PLAIN[kind])
-            return value
-        if kind == _ARRAY:
-            inner, count = self.unpack("IQ")
-            if inner in _PLAIN:
-                self.bytes(count * struct.calcsize(f"<{_PLAIN[inner]}"))
-            elif inner == _STRING:
-                for _ in range(count):
-                    self.bytes(int.from_bytes(self.bytes(8), "little"))
-            else:
-                raise _refused(self.name, f"it has an array of the unknown type {inner}")
-            return None
-        raise _refused(self.name, f"it has a value of the unknown type {kind}")
+        yield entry, ()
 
 
 SUFFIXES = (".safetensors", ".gguf", ".onnx")

@@ -47,10 +47,11 @@ Result = TypeVar("Result")
 
 
 class Way(NamedTuple):
-    """How values of a type are encoded and decoded; ``plain`` if they are JSON values already."""
+    """How values of a type are encoded and decoded, and their schema; ``plain`` if they are JSON values already."""
 
     out: Callable[[Any], Any]
     back: Callable[[Any], Any]
+    schema: Schema
     plain: bool = False
 
 
@@ -58,31 +59,26 @@ class Codec:
     """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define.
 
     Unless it ``is_exact``, missing fields get their defaults, and unknown ones are ignored. Decoding raises
-    :class:`InputError` for data that do not match a type.
+    :class:`InputError` for data that do not match a type. ``definitions`` has the JSON Schemas (draft 2020-12) of the
+    dataclasses, which other schemas refer to.
     """
 
     def __init__(self, names: Mapping[str, Any], is_exact: bool = True) -> None:
         self.is_exact = is_exact
         self.names = dict(names)
         self.ways: dict[Any, Way] = {}
-
-    def hints(self, kind: type, by_column: bool = False) -> dict[str, Any]:
-        """Return the types of a dataclass's fields, or of its columns, in order."""
-        known = get_type_hints(kind, localns=self.names)
-        hints = {field.name: known[field.name] for field in fields(kind)}
-        return {n: types.GenericAlias(tuple, (hint, ...)) for n, hint in hints.items()} if by_column else hints
+        self.definitions: dict[str, Schema] = {}
 
     def way(self, kind: Any) -> Way:
-        """Return the encoder and decoder of a type, cached."""
+        """Return how values of a type are encoded and decoded, cached."""
         if kind not in self.ways:
-            self.ways[kind] = Way(lambda value: self.ways[kind].out(value), lambda data: self.ways[kind].back(data))
-            self.ways[kind] = self._way(kind)  # The placeholder above serves recursive types.
+            self.ways[kind] = self._way(kind)
         return self.ways[kind]
 
     def _way(self, kind: Any) -> Way:
         origin, inner = get_origin(kind), get_args(kind)
         if kind in PRIMITIVES:
-            return Way(lambda value: value, partial(_primitive, kind), plain=True)
+            return Way(lambda value: value, partial(_primitive, kind), PRIMITIVES[kind], plain=True)
         if is_dataclass(kind) and isinstance(kind, type):
             return self._dataclass(kind)
         if origin is tuple:
@@ -93,21 +89,10 @@ class Codec:
             return self._mapping(inner[1])
         raise TypeError(f"cannot encode {kind} as JSON")
 
-    def _dataclass(self, kind: type) -> Way:
-        ways = {name: self.way(hint) for name, hint in self.hints(kind).items()}
-        writers = [(name, None if way.plain else way.out) for name, way in ways.items()]
-        is_checked = hasattr(kind, "contradiction")
-
-        def out(value: Any) -> dict[str, Any]:
-            return {name: getattr(value, name) if w is None else w(getattr(value, name)) for name, w in writers}
-
-        def back(data: Any) -> Any:
-            value = kind(**self._read(kind, data, ways))
-            if is_checked and (wrong := value.contradiction()):
-                raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
-            return value
-
-        return Way(out, back)
+    def _hints(self, kind: type) -> dict[str, Any]:
+        """Return the types of a dataclass's fields, in order."""
+        known = get_type_hints(kind, localns=self.names)
+        return {field.name: known[field.name] for field in fields(kind)}
 
     def _read(self, kind: type, data: Any, ways: Mapping[str, Way]) -> dict[str, Any]:
         """Return the fields of an object, or its columns."""
@@ -116,11 +101,30 @@ class Codec:
             raise InputError(f"{describe(data)} is not a {kind.__name__}; its fields: {', '.join(ways)}")
         return {name: way.back(data[name]) for name, way in ways.items() if name in data}
 
+    def _dataclass(self, kind: type) -> Way:
+        reference = {"$ref": f"#/$defs/{kind.__name__}"}
+        self.ways[kind] = Way(lambda value: out(value), lambda data: back(data), reference)  # For recursive types.
+        self.definitions[kind.__name__] = {}  # In order, before those that it refers to.
+        ways = {name: self.way(hint) for name, hint in self._hints(kind).items()}
+        self.definitions[kind.__name__] = _object(ways)
+
+        def out(value: Any) -> dict[str, Any]:
+            return {name: way.out(getattr(value, name)) for name, way in ways.items()}
+
+        def back(data: Any) -> Any:
+            value = kind(**self._read(kind, data, ways))
+            if hasattr(kind, "contradiction") and (wrong := value.contradiction()):
+                raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
+            return value
+
+        return Way(out, back, reference)
+
     def _tuple(self, inner: tuple[Any, ...]) -> Way:
-        if inner[1:] == (...,) and inner[0] in BY_COLUMN:
-            return self._columns(inner[0])
-        ways = [self.way(kind) for kind in inner if kind is not ...]
-        is_plain, is_fixed = all(way.plain for way in ways), ... not in inner
+        if inner[1:] == (...,):
+            return self._columns(inner[0]) if inner[0] in BY_COLUMN else self._many(self.way(inner[0]))
+        ways = [self.way(kind) for kind in inner]
+        is_plain = all(way.plain for way in ways)
+        items = [way.schema for way in ways]
 
         def out(values: Any) -> list[Any]:
             return list(values) if is_plain else [way.out(value) for way, value in zip(ways, values)]
@@ -130,14 +134,15 @@ class Codec:
                 raise InputError(f"{describe(data)} does not have {len(ways)} items")
             return tuple([way.back(item) for way, item in zip(ways, data)])
 
-        if is_fixed:
-            return Way(out, back)
-        (way,) = ways
-        outs = list if is_plain else lambda values: [way.out(value) for value in values]
-        return Way(outs, lambda data: tuple([way.back(item) for item in _array(data)]))
+        return Way(out, back, {"type": "array", "prefixItems": items, "minItems": len(items), "items": False})
+
+    def _many(self, way: Way) -> Way:
+        outs = list if way.plain else lambda values: [way.out(value) for value in values]
+        schema = {"type": "array", "items": way.schema}
+        return Way(outs, lambda data: tuple([way.back(item) for item in _array(data)]), schema)
 
     def _columns(self, kind: type) -> Way:
-        ways = {name: self.way(hint) for name, hint in self.hints(kind, by_column=True).items()}
+        ways = {name: self._many(self.way(hint)) for name, hint in self._hints(kind).items()}
 
         def out(values: Any) -> dict[str, Any]:
             return {name: way.out([getattr(value, name) for value in values]) for name, way in ways.items()}
@@ -148,26 +153,26 @@ class Codec:
                 raise InputError(f"the columns of {kind.__name__} differ in length")
             return tuple([kind(**dict(zip(columns, values))) for values in zip(*columns.values())])
 
-        return Way(out, back)
+        return Way(out, back, _object(ways))
 
     def _union(self, inner: tuple[Any, ...]) -> Way:
         ways = {get_origin(kind) or kind: self.way(kind) for kind in inner}
-        objects = {frozenset(self.hints(k)): k for k in ways if isinstance(k, type) and is_dataclass(k)}
+        names = {kind: frozenset(self._hints(kind)) for kind in inner if is_dataclass(kind) and isinstance(kind, type)}
 
-        def nearest(keys: frozenset[str]) -> type | None:
+        def nearest(keys: frozenset[str]) -> Any:
             """Return the dataclass with exactly these fields, else that which needs no others and has most of them."""
-            fitting = [names for names, kind in objects.items() if names == keys or _needed(kind) <= keys]
-            return objects[max(fitting, key=lambda names: (names == keys, len(names & keys)))] if fitting else None
+            fitting = [kind for kind in names if names[kind] == keys or _needed(kind) <= keys]
+            most = max(fitting, key=lambda kind: (names[kind] == keys, len(names[kind] & keys)), default=None)
+            return most or next(iter(names), None)
 
         def back(data: Any) -> Any:
-            kind: Any = tuple if type(data) is list else type(data)
-            if kind is dict:
-                kind = next(iter(objects.values())) if len(objects) == 1 else nearest(frozenset(data))
+            kind = tuple if type(data) is list else nearest(frozenset(data)) if type(data) is dict else type(data)
             if kind not in ways:
                 raise InputError(f"{describe(data)} is not one of {', '.join(way.__name__ for way in ways)}")
             return ways[kind].back(data)
 
-        return Way(lambda value: ways[type(value)].out(value), back, all(way.plain for way in ways.values()))
+        schema = {"anyOf": [way.schema for way in ways.values()]}
+        return Way(lambda value: ways[type(value)].out(value), back, schema, all(way.plain for way in ways.values()))
 
     def _mapping(self, inner: Any) -> Way:
         way = self.way(inner)
@@ -177,30 +182,8 @@ class Codec:
                 raise InputError(f"{describe(data)} is not an object")
             return {name: way.back(item) for name, item in data.items()}
 
-        return Way(lambda values: {name: way.out(value) for name, value in values.items()}, back)
-
-    def schema(self, kind: Any, definitions: dict[str, Schema]) -> Schema:
-        """Return the JSON Schema (draft 2020-12) of a type, and add every definition that it refers to."""
-        origin, inner = get_origin(kind), get_args(kind)
-        if kind in PRIMITIVES:
-            return PRIMITIVES[kind]
-        if is_dataclass(kind) and isinstance(kind, type):
-            if kind.__name__ not in definitions:
-                definitions[kind.__name__] = {}  # For recursive types.
-                hints = self.hints(kind).items()
-                definitions[kind.__name__] = _object({name: self.schema(hint, definitions) for name, hint in hints})
-            return {"$ref": f"#/$defs/{kind.__name__}"}
-        if origin in UNIONS:
-            return {"anyOf": [self.schema(option, definitions) for option in inner]}
-        if origin is Mapping:
-            return {"type": "object", "additionalProperties": self.schema(inner[1], definitions)}
-        if inner[-1] is not Ellipsis:
-            items = [self.schema(item, definitions) for item in inner]
-            return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
-        if inner[0] in BY_COLUMN:
-            hints = self.hints(inner[0], by_column=True).items()
-            return _object({name: self.schema(hint, definitions) for name, hint in hints})
-        return {"type": "array", "items": self.schema(inner[0], definitions)}
+        schema = {"type": "object", "additionalProperties": way.schema}
+        return Way(lambda values: {name: way.out(value) for name, value in values.items()}, back, schema)
 
 
 @cache
@@ -223,8 +206,9 @@ def _array(data: Any) -> list[Any]:
     return data
 
 
-def _object(properties: dict[str, Schema]) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+def _object(ways: Mapping[str, Way]) -> Schema:
+    properties = {name: way.schema for name, way in ways.items()}
+    return {"type": "object", "properties": properties, "required": list(ways), "additionalProperties": False}
 
 
 def as_plain(value: Any, names: Mapping[str, Any], derived: tuple[str, ...]) -> dict[str, Any]:
@@ -256,9 +240,9 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
 
 def schema_of(kind: type, names: Mapping[str, Any]) -> Schema:
     """Return the JSON Schema of a result."""
-    definitions: dict[str, Schema] = {}
-    Codec(names).schema(kind, definitions)
-    top = definitions[kind.__name__]
+    codec = Codec(names)
+    codec.way(kind)
+    top = codec.definitions[kind.__name__]
     head = {"type": {"const": kind.__name__}, "version": {"const": VERSION}, "derived": {"type": "object"}}
     named = {**top, "properties": {**head, **top["properties"]}, "required": ["type", "version", *top["required"]]}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **named, "$defs": definitions}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **named, "$defs": codec.definitions}
