@@ -117,8 +117,8 @@ def estimate_memory(
     if settings.mode == GENERATE:
         generation = Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
         tokens = integer("prompt", prompt, 1)
-        run = partial(generation.predicted, tokens)
-        return predicted(model, generation.example(tokens), generation.options, world, progress, run)
+        generate = partial(generation.predicted, tokens)
+        return predicted(model, generation.example(tokens), generation.options, world, progress, generate)
     if prompt is not None:
         raise InputError(
             f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
@@ -141,13 +141,19 @@ def predicted(
     options: StepOptions,
     world: World,
     progress: bool = True,
-    run: Callable[[StepRequest, Callable[[str], None]], MemoryEstimate] = StepRequest.predicted,
+    generate: Callable[[StepRequest, Callable[[str], None]], MemoryEstimate] | None = None,
 ) -> MemoryEstimate:
-    """Return the estimate of a step, of the rank with the highest peak. See :func:`estimate_memory`."""
+    """Return the estimate of a step, of the rank with the highest peak. See :func:`estimate_memory`.
+
+    An open batch counts as 1.
+    """
     estimates = []
     with progress_line(progress) as tick:
         for request in world.requests(model, required(example), options):
-            estimates.append(run(request, tick))
+            batch = request.example.batch_size or 1
+            estimates.append(
+                generate(request, tick) if generate else request.estimate(batch, request.trace(batch, tick))
+            )
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
     return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 

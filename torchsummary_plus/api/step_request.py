@@ -83,11 +83,6 @@ class StepRequest:
         is_cuda = self.backend == "cuda"
         return Task(self.tree, example, self.step, self.device, known, self.cudnn, (), for_cuda=is_cuda)
 
-    def predicted(self, tick: Callable[[str], None]) -> MemoryEstimate:
-        """Return the estimate for the example's own batch; an open batch counts as 1."""
-        batch = self.example.batch_size or 1
-        return self.estimate(batch, self.trace(batch, tick))
-
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
         return run_log(log, self.backend, self.options).peak_bytes

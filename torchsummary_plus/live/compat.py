@@ -187,13 +187,6 @@ foreach_types: tuple[list[Any], ...] = (
 )
 """Tensor classes for which optimizers and gradient clipping choose their foreach implementations."""
 
-_COMPILER = "the first estimate with an optimizer imports torch's compiler, which takes seconds"
-_use_grad: Callable[..., Any] | None = probe("torch.optim.optimizer:_use_grad_for_differentiable", _COMPILER, None)
-_disable_compiler: Callable[..., Any] | None = probe("torch._compile:_disable_dynamo", _COMPILER, None)
-optimizers_import_compiler = None not in (_use_grad, _disable_compiler)
-UNCOMPILED_FORM = "__dynamo_disable"
-"""The attribute in which torch keeps the uncompiled form of a function."""
-
 
 def capture_unasked() -> AbstractContextManager[None]:
     """Keep optimizers from asking the GPU whether its stream is being captured."""
@@ -289,22 +282,6 @@ def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
     finally:
         for place, own in usual.items():
             setattr(*place, own)
-
-
-def step_under_compiler(step: Any) -> Callable[..., Any] | None:
-    """Return an optimizer's ``step`` without the decorator that imports ``torch._dynamo``; None for other functions."""
-    return _inside(_use_grad, step)
-
-
-def kept_from_compiler(function: Any) -> Callable[..., Any] | None:
-    """Return a function that torch hides from its compiler, without that decorator; None for any other."""
-    return _inside(_disable_compiler, function)
-
-
-def _inside(decorator: Any, function: Any) -> Callable[..., Any] | None:
-    """Return the function that one of torch's decorators wraps, or None; a decorator's wrappers share their code."""
-    is_wrapped = getattr(function, "__code__", None) is decorator(lambda: None).__code__
-    return function.__wrapped__ if is_wrapped else None
 
 
 stance_of_passes = "force_eager"

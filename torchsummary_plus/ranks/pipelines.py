@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.errors import InputError, UnsupportedError
 from ..live.fakes import Fake
@@ -115,11 +115,10 @@ class RecordedPipelineSteps(RecordedSteps):
 
     schedule: Any = None
 
-    def run_once(self, args: Any, kwargs: Any) -> None:
+    def run_once(self, args: Any, kwargs: Any, in_closure: bool = False) -> Tensor | None:
         """Run one step of the schedule; the model's own without one."""
         if self.schedule is None or self.step.train_step is not None:
-            super().run_once(args, kwargs)
-            return
+            return super().run_once(args, kwargs, in_closure)
         if self.step.loss is not None:
             raise InputError(
                 "loss was given, but the builder returned a schedule, which has its own; pass the loss as "
@@ -133,10 +132,11 @@ class RecordedPipelineSteps(RecordedSteps):
         run(*inputs, **kwargs, **target)
         if self.step.mode == "eval":
             self.account.enter("end", self.account.step)
-            return
+            return None
         self.doing = "optimizer"
         if self.optimizer is None:
             self.model.zero_grad()
         else:
             self.optimizer.step()
             self.optimizer.zero_grad()
+        return None

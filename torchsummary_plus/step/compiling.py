@@ -5,23 +5,20 @@
 
 Optimizers import the compiler only to exclude functions from compilation, which takes longer than most estimates. A
 process that has not imported it has compiled nothing, so without it an optimizer behaves the same. Sources:
-``_use_grad_for_differentiable`` and ``Optimizer._patch_step_function`` (torch/optim/optimizer.py), ``_disable_dynamo``
-(torch/_compile.py), torch/utils/checkpoint.py.
+``_use_grad_for_differentiable`` (torch/optim/optimizer.py), ``_disable_dynamo`` (torch/_compile.py).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import update_wrapper
 from itertools import chain
-from types import FunctionType
-from typing import Any, NoReturn
+from types import FunctionType, ModuleType
+from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ..live import compat
 from ..live.copying import content_of
@@ -55,75 +52,52 @@ def compiled_for_torch(refuses: bool = False) -> Iterator[set[str]]:
         yield names
 
 
-Step = Callable[..., Any]
-
-
 class CompilerNeededError(Exception):
-    """A step imports torch's compiler, which must happen earlier: it would keep replacements of torch's functions."""
+    """A step uses torch's compiler, which must be imported earlier: it would keep replacements of torch's functions."""
+
+
+class _NoCompiler(ModuleType):
+    """Stands for ``torch._dynamo`` where torch imports it only to keep functions from being compiled.
+
+    Any other use of the compiler raises :class:`CompilerNeededError`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_COMPILER)
+        self.kept: list[Any] = []
+        """Functions of torch that note that they are not compiled."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":  # Asked of every module.
+            raise AttributeError(name)
+        if (sys._getframe(1).f_globals.get("__name__"), name) not in _USES:
+            raise CompilerNeededError
+        return self.keep
+
+    def keep(self, *function: Any, **_: Any) -> Any:
+        """Return a function to keep from being compiled, first of the arguments if there are any."""
+        self.kept += function[:1]
+        return function[0] if function else None
+
+
+_COMPILER = "torch._dynamo"
+_USES = ("torch._compile", "disable"), ("torch.optim.optimizer", "graph_break")
+"""How torch's optimizers and checkpoints keep functions from being compiled: the modules that do, and their calls."""
 
 
 @contextmanager
 def compiler_left_out() -> Iterator[None]:
-    """Have optimizers run without importing ``torch._dynamo``, unless the process has imported it.
-
-    Checkpoints import it themselves: the first one raises :class:`CompilerNeededError`. torch hooks the ``step`` of
-    each class of optimizers once, permanently: the hooks made meanwhile are undone, and it hooks the class's own again
-    for the next optimizer.
-    """
-    if "torch._dynamo" in sys.modules or not compat.optimizers_import_compiler:
+    """Have optimizers run without importing ``torch._dynamo``, unless the process has imported it."""
+    if _COMPILER in sys.modules:
         yield
         return
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise CompilerNeededError
-
-    hook_step, hooked_steps = Optimizer.profile_hook_step, dict[Step, Step]()
-
-    def hook(step: Step) -> Step:
-        inner = compat.step_under_compiler(step)
-
-        def without_import(*args: Any, **kwargs: Any) -> Any:
-            assert inner is not None
-            with torch.set_grad_enabled(args[0].defaults["differentiable"]):  # As torch's decorator does.
-                return inner(*args, **kwargs)
-
-        hooked: Step = hook_step(step if inner is None else update_wrapper(without_import, inner))
-        hooked_steps[hooked] = step
-        return hooked
-
-    methods = [method for value in vars(Optimizer).values() if (method := compat.kept_from_compiler(value))]
-    checkpoints = vars(sys.modules["torch.utils.checkpoint"]) if "torch.utils.checkpoint" in sys.modules else {}
-    importing = [method for value in checkpoints.values() if (method := compat.kept_from_compiler(value))]
-    for method in methods:
-        setattr(method, compat.UNCOMPILED_FORM, method)
-    for method in importing:
-        setattr(method, compat.UNCOMPILED_FORM, refuse)
-    own_hook = vars(Optimizer)["profile_hook_step"]
-    Optimizer.profile_hook_step = staticmethod(hook)  # type: ignore[assignment, method-assign]
+    instead = sys.modules[_COMPILER] = _NoCompiler()
     try:
         yield
     finally:
-        Optimizer.profile_hook_step = own_hook  # type: ignore[method-assign]
-        for kind in _subclasses(Optimizer):
-            own = hooked_steps.get(vars(kind).get("step"))
-            if own is not None:
-                del kind.step
-                if getattr(kind, "step", None) is not own:  # It was the class's own, not an inherited one.
-                    kind.step = own
-        for method in (*methods, *importing):
-            vars(method).pop(compat.UNCOMPILED_FORM, None)
-
-
-def import_for_hooked() -> None:
-    """Import the compiler before a step if an optimizer was created before, as torch's hooks would import it inside."""
-    if any(getattr(vars(kind).get("step"), "hooked", False) for kind in _subclasses(Optimizer)):
-        compat.import_for_optimizers()
-
-
-def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
-    for subclass in kind.__subclasses__():
-        yield subclass
-        yield from _subclasses(subclass)
+        del sys.modules[_COMPILER]
+        for function in instead.kept:
+            vars(function).pop("__dynamo_disable", None)
 
 
 def has_compiled(values: Iterable[Any]) -> bool:
@@ -132,7 +106,7 @@ def has_compiled(values: Iterable[Any]) -> bool:
     >>> has_compiled([nn.Linear(2, 2), len])
     False
     """
-    if "torch._dynamo" not in sys.modules:
+    if _COMPILER not in sys.modules:
         return False
     named = list(values)
     for value in tuple(named):

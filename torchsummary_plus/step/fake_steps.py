@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,7 +39,7 @@ from ..trace.kernels import run_really
 from ..trace.questions import OUTSIDE, Answers, Guesses
 from ..trace.valued_kernels import NO_OVERFLOW
 from .autograd.dispatch import StepKernels
-from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out, import_for_hooked
+from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
 from .ledger import IfUsed, Ledger, Work
 from .optimizers import fakes_in_foreach
 from .real_steps import (
@@ -47,7 +47,6 @@ from .real_steps import (
     OTHER_TANGENTS,
     TOO_MANY_VALUES,
     Misrepresented,
-    OperatorLimit,
     Rehearsal,
     by_other_kernels,
     in_wide_bands,
@@ -57,7 +56,7 @@ from .real_steps import (
 )
 from .recorded_steps import RecordedSteps, follow_meta_storages
 from .step import Step
-from .step_copy import StepCopy, Surroundings, with_loss
+from .step_copy import Surroundings, with_loss
 
 OTHER_SEEDS = 7_919, 104_729
 """Seeds of the other draws recorded where random numbers may decide what runs."""
@@ -79,11 +78,6 @@ class Draws:
     highest: bool = False
     asks: bool = False
     foreign: bool = False
-
-    def note(self, answers: Answers) -> None:
-        """Note whether a pass asked for random values."""
-        self.asks |= answers.drew
-        self.foreign |= answers.loaded
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -124,6 +118,8 @@ class Task:
     """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
     failure: ForwardError | StepError | None = None
     """The failure of the first attempt with guesses."""
+    misrepresented: set[str] = field(default_factory=set)
+    """What fakes misrepresent in the step."""
 
     @property
     def has_real_step(self) -> bool:
@@ -175,14 +171,11 @@ def recorded(task: Task) -> MemoryLog:
     """
     with one_pass():
         import_for_steps()
-        if task.step.optimizer is not None:
-            import_for_hooked()
         while True:
-            imported, fakes = len(sys.modules), Misrepresented()
-            watched = replace(task, listeners=(*task.listeners, fakes))
+            imported, task = len(sys.modules), replace(task, misrepresented=set())
             try:
-                log = record_once(watched)
-                return _completed(task, log if len(sys.modules) == imported else record_once(watched), fakes.seen)
+                log = record_once(task)
+                return _completed(task, log if len(sys.modules) == imported else record_once(task))
             except (ForwardError, StepError) as error:
                 setback: Setback = error
             except (NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError) as error:
@@ -198,17 +191,15 @@ def recorded(task: Task) -> MemoryLog:
             task = following
 
 
-def _completed(task: Task, log: MemoryLog, misrepresented: Collection[str]) -> MemoryLog:
+def _completed(task: Task, log: MemoryLog) -> MemoryLog:
     """Return the log with those under other guesses and draws, or a measured one if fakes misrepresent the step."""
-    if misrepresented and task.device.type == "cpu":
+    if task.misrepresented and task.device.type == "cpu":
         real = task.rehearsed()
         if real.journal is not None:  # Either is reason enough.
-            return task.measured(real, f", because {min(misrepresented)}")
-    for why in {OTHER_TANGENTS, OTHER_GRADIENTS}.intersection(misrepresented):
+            return task.measured(real, f", because {min(task.misrepresented)}")
+    for why in {OTHER_TANGENTS, OTHER_GRADIENTS}.intersection(task.misrepresented):
         log = in_wide_bands(log, f"tensors may differ by half: {why}")
-    log = _with_others(task, log)
-    redrawn = task.rehearsal is not None and task.rehearsal.drew
-    return with_other_draws(log, task.draws, lambda draws: record_once(task.redrawn(draws)), redrawn)
+    return _with_other_draws(task, _with_others(task, log))
 
 
 def _with_integers(task: Task, setback: NeedsIntegerError) -> Task:
@@ -239,16 +230,12 @@ def _with_real_values(task: Task, setback: NeedsValuesError) -> Task | MemoryLog
     return a real step's log; for an inference that keeps no output, of one step, since all are equal. Raises
     :class:`UnsupportedError` if no real step can run either.
     """
-    trains = task.step.mode == "train"
-    real = task.rehearsed() if trains or setback.outside else task.real
-    if task.rehearsal is None and not setback.outside and (real is None or real.journal is None):
-        task = replace(task, rehearsal=task.rehearsed(True), real=real, guesses=None if trains else Guesses())
-    else:
-        real = real or task.rehearsed()
-        rehearsal = real if real.journal is not None or task.rehearsal is None else task.rehearsal
-        rehearsal = replace(rehearsal, failure=real.failure)
-        task = replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
-    if task.rehearsal is None or not task.rehearsal.is_loop:
+    real = task.rehearsed() if task.step.mode == "train" or setback.outside else None
+    rehearsal = real
+    if rehearsal is None or (rehearsal.journal is None and not setback.outside):
+        rehearsal = task.rehearsed(only_forward=True)
+    task = replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
+    if not rehearsal.is_loop:
         return task
     if task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None:
         task = replace(task, step=replace(task.step, steps=1))
@@ -370,7 +357,8 @@ def record_once(task: Task) -> MemoryLog:
                 raise steps.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
         if log is None or (answers.refused is not None and guesses is None):
             raise NeedsValuesError(answers.refused == OUTSIDE)
-        task.draws.note(answers)
+        task.draws.asks |= answers.drew
+        task.draws.foreign |= answers.loaded
         if steps.tree.size() != size and not task.grows:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
@@ -399,9 +387,27 @@ def _prepared(
     stack.callback(if_used.settle)
     uses = [if_used] if moved or surroundings.reach.of_packages else []
     follow_meta_storages(kernels, ledger)
-    copy = _copied(stack, task, surroundings, kernels, moved)
+    registered = {id(tensor) for tensor in tensors_in(with_loss(original, task.step))}
+
+    def own(tensor: Tensor) -> Tensor:
+        is_parameter = isinstance(tensor, nn.Parameter)
+        return kernels.parameter(tensor) if is_parameter else kernels.buffer(tensor, id(tensor) in registered)
+
+    def other(tensor: Tensor) -> Tensor:
+        if id(tensor) in surroundings.reach.of_packages:
+            return kernels.of_package(tensor)
+        return kernels.other(tensor, id(tensor) in surroundings.moving)
+
+    away = Away(kernels.offloaded, lambda tensor: fake_like(tensor, META), task.device)
+    again = partial(remade, change=kernels.again) if moved and on_cuda and not kernels.keeps_places else None
+    try:
+        copy = stack.enter_context(surroundings.copied(own, other, away, moved, again))
+    except RuntimeError as error:
+        raise forward_error(error, Pass(original, run_really, []), ()) from error
     tree = copy.tree
-    watch = kernels.watch = Pass(tree, kernels, [*uses, embeddings, ledger, work, OperatorLimit(), *task.listeners])
+    watch = kernels.watch = Pass(
+        tree, kernels, [*uses, embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
+    )
     set_mode(tree, task.step.mode == "train", kernels)
     rehearsal = task.rehearsal
     if guesses is not None and guesses.routing and rehearsal and rehearsal.failure and not rehearsal.answers:
@@ -417,41 +423,19 @@ def _prepared(
     return steps, work
 
 
-def _copied(stack: ExitStack, task: Task, surroundings: Surroundings, kernels: StepKernels, moved: bool) -> StepCopy:
-    """Return a copy of the model and its step on fakes."""
-    registered = {id(tensor) for tensor in tensors_in(with_loss(task.tree, task.step))}
-
-    def own(tensor: Tensor) -> Tensor:
-        is_parameter = isinstance(tensor, nn.Parameter)
-        return kernels.parameter(tensor) if is_parameter else kernels.buffer(tensor, id(tensor) in registered)
-
-    def other(tensor: Tensor) -> Tensor:
-        if id(tensor) in surroundings.reach.of_packages:
-            return kernels.of_package(tensor)
-        return kernels.other(tensor, id(tensor) in surroundings.moving)
-
-    away = Away(kernels.offloaded, lambda tensor: fake_like(tensor, META), task.device)
-    moves = task.device.type == "cuda" != task.tree.device().type
-    again = partial(remade, change=kernels.again) if moves and not kernels.keeps_places else None
-    try:
-        return stack.enter_context(surroundings.copied(own, other, away, moved, again))
-    except RuntimeError as error:
-        raise forward_error(error, Pass(task.tree, run_really, []), ()) from error
-
-
-def with_other_draws(log: MemoryLog, draws: Draws, record: Callable[[Draws], MemoryLog], redrawn: bool) -> MemoryLog:
+def _with_other_draws(task: Task, log: MemoryLog) -> MemoryLog:
     """Return a log with those of other draws, if any of them allocates other bytes.
 
-    ``record`` records the same step with the given draws; ``redrawn`` tells whether its real pass draws too. If the
-    draws ask for the highest, its events replace the log's own. All allocations in order are compared, not peaks: draws
-    that route tokens differently may still have equal peaks; the next may not.
+    If the draws ask for the highest, its events replace the log's own. All allocations in order are compared, not
+    peaks: draws that route tokens differently may still have equal peaks; the next may not.
     """
-    if not (draws.asks or draws.foreign or redrawn):
+    draws = task.draws
+    if not (draws.asks or draws.foreign or (task.rehearsal is not None and task.rehearsal.drew)):
         return log
     others: list[MemoryLog] = []
     for seed in OTHER_SEEDS:
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            others.append(record(Draws(seed)))
+            others.append(record_once(task.redrawn(Draws(seed))))
     sizes, *other_sizes = ([nbytes for _, _, nbytes in each.events] for each in (log, *others))
     if all(other == sizes for other in other_sizes):
         note = f"random numbers may decide what runs: {len(others) + 1} draws allocated the same memory"

@@ -6,7 +6,6 @@ step with the CPU's kernels gets bands for those of the GPU.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -44,12 +43,11 @@ from ..trace.questions import (
     OPTIMIZER,
     OUTSIDE,
     PACK,
+    PUT,
     PUTS,
     SCALARS,
     Question,
-    array_question,
     asks,
-    put_question,
     question,
     record,
 )
@@ -74,19 +72,27 @@ Tangents of each operator of torch.testing's database found them, with this set 
 place and losses clamp so (torch/csrc/autograd/FunctionsManual.cpp, aten/src/ATen/native/Loss.cpp).
 """
 
+MOST_OPERATORS = 1_000_000
+"""Most operators of a recording or a real pass: one or two minutes."""
+
 
 class Misrepresented(Listener):
-    """Notes what fakes misrepresent: sparse tensors, whose number of elements depends on values, and some gradients.
+    """Counts operators up to :data:`MOST_OPERATORS`, and notes in ``seen`` what fakes misrepresent.
 
-    Those are tangents of operators that differ under a mode, or of a product with a number, which is a zero without
-    memory, and the gradient of a cumulative product that was written into a part of a tensor.
+    That is sparse tensors, whose number of elements depends on values, tangents of operators that differ under a mode,
+    or of a product with a number, which is a zero without memory, and the gradient of a cumulative product that was
+    written into a part of a tensor.
     """
 
-    def __init__(self) -> None:
-        self.seen: set[str] = set()
+    def __init__(self, seen: set[str]) -> None:
+        self.seen = seen
+        self.operators = 0
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Note whether the operator returned a sparse tensor, or has such a gradient."""
+        """Note whether the operator returned a sparse tensor, or has such a gradient. Raises at the limit."""
+        self.operators += 1
+        if self.operators > MOST_OPERATORS:
+            raise too_long(f"it calls more than {MOST_OPERATORS:,} operators")
         if any(tensor.layout in SPARSE for tensor in tensors_of(out)):
             self.seen.add(SPARSE_RESULTS)
         if func is torch.ops.aten.cumprod_.default and args[0]._is_view() and torch.is_grad_enabled():
@@ -95,6 +101,14 @@ class Misrepresented(Listener):
             name = str(getattr(func, "__name__", "")).partition(".")[0]
             if name in TANGENTS_UNDER_MODES or (name == "_efficientzerotensor" and not out.dim()):
                 self.seen.add(OTHER_TANGENTS)
+
+
+def too_long(why: str) -> UnsupportedError:
+    """Return the error for a step that is too long to estimate."""
+    return UnsupportedError(
+        f"the step is too long to estimate: {why}; pass a smaller input or fewer micro-batches if the code loops over "
+        "elements or micro-batches, or use measure_memory, which runs the step for real"
+    )
 
 
 def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool = False) -> Rehearsal:
@@ -169,11 +183,11 @@ def _check_bytes(nbytes: int) -> None:
 class SavedStorages(Listener):
     """Saves the contents of storages that existed before a pass, before it first writes to them.
 
-    The copies bypass torch, so no profile shows them. The pass's own tensors may take at most :data:`MOST_BYTES` bytes.
+    The pass's own tensors may take at most :data:`MOST_BYTES` bytes.
     """
 
     def __init__(self) -> None:
-        self.contents: dict[int, tuple[Tensor, bytes]] = {}
+        self.contents: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.nbytes = 0
         self._born: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
@@ -197,8 +211,7 @@ class SavedStorages(Listener):
         for tensor in all_stored(written(func, args, kwargs)) if schema is not None and schema.is_mutable else ():
             storage = tensor.untyped_storage()
             if storage._cdata not in self._born and storage._cdata not in self.contents and tensor.device.type == "cpu":
-                content = ctypes.string_at(storage.data_ptr(), storage.nbytes())
-                self.contents[storage._cdata] = tensor.detach(), content
+                self.contents[storage._cdata] = storage, storage.clone()
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Remember the operator's new tensors."""
@@ -208,8 +221,8 @@ class SavedStorages(Listener):
 
     def undo(self) -> None:
         """Restore the saved contents."""
-        for tensor, content in self.contents.values():
-            ctypes.memmove(tensor.untyped_storage().data_ptr(), content, len(content))
+        for storage, content in self.contents.values():
+            storage.copy_(content)
 
 
 LONGEST = 10**12
@@ -260,8 +273,6 @@ class AnswerRecorder(Listener):
         """How many elements were read as arrays."""
         self.state = State()
         """The state of the pass that is recorded."""
-        self.is_aside = False
-        """Whether the current operator would need no values on fakes."""
 
     def read(self, watch: Pass, tensor: Tensor) -> None:
         """Record the values of a tensor that is read as an array, as long as all arrays together are not too large."""
@@ -269,7 +280,7 @@ class AnswerRecorder(Listener):
         if self.elements <= LARGEST:
             with watch.muted(), torch.no_grad():
                 values = tensor.detach().resolve_conj().resolve_neg().clone()
-            self._answer(array_question(asking_module(watch.frame, watch.state), tensor), values)
+            self._answer(question(asking_module(watch.frame, watch.state), ARRAY, (tensor,)), values)
 
     @property
     def is_loop(self) -> bool:
@@ -303,8 +314,8 @@ class AnswerRecorder(Listener):
             return
         if id(func) in PUTS and masks_of(args[1]):
             counts = [int(mask.sum()) for mask in masks_of(args[1])]
-            self._answer(put_question(asking_module(frame, self.state), args), counts)
-        if isinstance(func, OpOverload) and not self.is_aside and asks(func, args, kwargs):
+            self._answer(question(asking_module(frame, self.state), PUT, args), counts)
+        if isinstance(func, OpOverload) and asks(func, args, kwargs):
             self._answer(question(asking_module(frame, self.state), func, args), record(func, args, out))
 
 
@@ -327,11 +338,19 @@ def _numbers(data: Any) -> Any:
     return Tensor.item(data) if isinstance(data, Tensor) and not data.dim() else data
 
 
-class ReadsRecorded(TorchFunctionMode):
-    """Records the values of tensors that are read as arrays or lists; ``one_hot`` reads none, as on fakes.
+_one_hot_kernel: Any = functional.one_hot
 
-    ``one_hot`` checks its values on real tensors alone (aten/src/ATen/native/Onehot.cpp).
-    """
+
+def one_hot(input: Tensor, num_classes: int = -1) -> Any:
+    """Scatter ones into zeros, which reads no values; under a mode, torch compares the classes with their numbers."""
+    if num_classes <= 0:
+        return _one_hot_kernel(input, num_classes)
+    zeros = torch.zeros((*input.shape, num_classes), dtype=torch.long, device=input.device)
+    return zeros.scatter_(-1, input.unsqueeze(-1), 1)
+
+
+class ReadsRecorded(TorchFunctionMode):
+    """Records the values of tensors that are read as arrays or lists; ``one_hot`` reads none, as on fakes."""
 
     def __init__(self, watch: Pass, recorder: AnswerRecorder) -> None:
         super().__init__()
@@ -340,22 +359,15 @@ class ReadsRecorded(TorchFunctionMode):
         recorder.state = watch.state
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         if func is Tensor.tolist and not args[0].dim():
             return args[0].item()
-        if func in READS:
-            out = func(*args, **(kwargs or {}))
-            self.recorder.read(self.watch, args[0])
-            return out
         if func in MAKERS:
-            return read_out(func, *args, **(kwargs or {}))
-        if func is not functional.one_hot:
-            return func(*args, **(kwargs or {}))
-        classes = args[1] if len(args) > 1 else (kwargs or {}).get("num_classes", -1)
-        outer, self.recorder.is_aside = self.recorder.is_aside, classes >= 0  # Else it depends on values.
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.recorder.is_aside = outer
+            return read_out(func, *args, **kwargs)
+        out = (one_hot if func is _one_hot_kernel else func)(*args, **kwargs)
+        if func in READS:
+            self.recorder.read(self.watch, args[0])
+        return out
 
 
 @dataclass(frozen=True)
@@ -380,31 +392,6 @@ class Rehearsal:
 
 
 _NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
-
-
-MOST_OPERATORS = 1_000_000
-"""Most operators of a recording or a real pass: one or two minutes."""
-
-
-class OperatorLimit(Listener):
-    """Counts operators, and ends a recording that has too many."""
-
-    def __init__(self) -> None:
-        self.operators = 0
-
-    def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Count the operator; raises :class:`UnsupportedError` beyond the limit."""
-        self.operators += 1
-        if self.operators > MOST_OPERATORS:
-            raise too_long(f"it calls more than {MOST_OPERATORS:,} operators")
-
-
-def too_long(why: str) -> UnsupportedError:
-    """Return the error for a step that is too long to estimate."""
-    return UnsupportedError(
-        f"the step is too long to estimate: {why}; pass a smaller input or fewer micro-batches if the code loops over "
-        "elements or micro-batches, or use measure_memory, which runs the step for real"
-    )
 
 
 OTHER_KERNELS = 0.5

@@ -145,51 +145,29 @@ class Steps:
             self.account.stop()
             self.output = None
 
-    def run_once(self, args: Any, kwargs: Any) -> None:
-        """Run one step."""
+    def run_once(self, args: Any, kwargs: Any, in_closure: bool = False) -> Tensor | None:
+        """Run one step; ``in_closure`` of an optimizer, only its forwards and backwards, and return the last loss.
+
+        Losses are divided by the number of micro-batches, as trainers do. The output is kept if the loop keeps it. Code
+        in it that did not run is noted; raises :class:`UnsupportedError` if there is nothing else.
+        """
         optimizer = self.optimizer
         if self.step.train_step is not None:
             self.doing = "train_step"
             with self.autocast():
                 self.step.train_step(self.tree.called, *args, **kwargs)
-            return
+            return None
 
         def closure() -> Any:
             assert optimizer is not None
             optimizer.zero_grad()
-            return self._backwards(args, kwargs)
+            return self.run_once(args, kwargs, in_closure=True)
 
-        if optimizer is not None and needs_closure(optimizer):
+        if optimizer is not None and not in_closure and needs_closure(optimizer):
             self.doing = "optimizer"
             optimizer.step(closure)
             optimizer.zero_grad()
-            return
-        loss = self._backwards(args, kwargs)
-        if loss is None:
-            return
-        with self._phase("backward"):
-            del loss
-        if optimizer is None:
-            for module in (self.model, *self.loss_modules[:1]):
-                module.zero_grad()
-            return
-        under_way = len(self.stepping)
-        try:
-            optimizer.step()
-        except Exception as error:
-            if "closure" not in str(error):  # Some, as SAM, need one for existing gradients too.
-                raise
-            while len(self.stepping) > under_way:
-                self.stepping.pop().close()
-            optimizer.step(closure)
-        optimizer.zero_grad()
-
-    def _backwards(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Run each micro-batch forward and backward; return the last loss, divided by their number as trainers do.
-
-        None stands for inference. The output is kept if the loop keeps it. Code in it that did not run is noted; raises
-        :class:`UnsupportedError` if there is nothing else.
-        """
+            return None
         for remaining in reversed(range(self.step.micro_batches)):
             self.account.enter("forward", self.account.step)
             self.doing = "forward"
@@ -215,7 +193,25 @@ class Steps:
                 with self._phase("backward"):
                     del loss
         self.doing = "optimizer"
-        return loss
+        if in_closure:
+            return loss
+        with self._phase("backward"):
+            del loss
+        if optimizer is None:
+            for module in (self.model, *self.loss_modules[:1]):
+                module.zero_grad()
+            return None
+        under_way = len(self.stepping)
+        try:
+            optimizer.step()
+        except Exception as error:
+            if "closure" not in str(error):  # Some, as SAM, need one for existing gradients too.
+                raise
+            while len(self.stepping) > under_way:
+                self.stepping.pop().close()
+            optimizer.step(closure)
+        optimizer.zero_grad()
+        return None
 
     def _loss(self, output: Any, inputs: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""

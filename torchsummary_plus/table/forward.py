@@ -271,43 +271,52 @@ class Pass(compat.DispatchMode):
         finally:
             state.notifies = outer
 
-    def call(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Replace ``forward`` of module number ``index``."""
-        safe_point()
-        if not self.state.notifies:
-            return forward(*args, **kwargs)
-        if self.thread != get_ident():
-            return self._call_elsewhere(index, forward, args, kwargs)
-        frame = self.frame
-        by_hook = frame is not None and frame.by_hook and frame.module == index
-        if frame is None or not by_hook:
-            frame = self.open(index, "", args, kwargs)
-        frame.by_hook, frame.args, frame.kwargs = False, args, kwargs
-        try:
-            output = forward(*args, **kwargs)
-        except BaseException as error:
-            if failed_frame(error) is None:
-                error.__dict__[_FRAME] = self.frame or frame
-            self.frame = frame.outer
-            raise
-        if not by_hook:
-            for hand_over in self._hand_over:
-                output = hand_over(frame, output)
-            self.close(frame, output)
-        return output
+    def watched(
+        self, index: int, own: Callable[..., Any], owner: weakref.ref[nn.Module] | None = None
+    ) -> Callable[..., Any]:
+        """Return what runs the ``own`` forward of module number ``index`` under watch; an ``owner`` is its ``self``."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
+                return own(*args, **kwargs) if owner is None else own(owner(), *args, **kwargs)
+            forward = own if owner is None else MethodType(own, owner())
+            safe_point()
+            if not self.state.notifies:
+                return forward(*args, **kwargs)
+            if self.thread != get_ident():
+                return self._call_elsewhere(index, forward, args, kwargs)
+            frame = self.frame
+            by_hook = frame is not None and frame.by_hook and frame.module == index
+            if frame is None or not by_hook:
+                frame = self.open(index, "", args, kwargs)
+            frame.by_hook, frame.args, frame.kwargs = False, args, kwargs
+            try:
+                output = forward(*args, **kwargs)
+            except BaseException as error:
+                if failed_frame(error) is None:
+                    error.__dict__[_FRAME] = self.frame or frame
+                self.frame = frame.outer
+                raise
+            if not by_hook:
+                for hand_over in self._hand_over:
+                    output = hand_over(frame, output)
+                self.close(frame, output)
+            return output
+
+        return run
 
     def _call_elsewhere(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a call from a thread that the forward started, inside the pass's own active call."""
         thread = get_ident()
         if thread in self.in_threads:
-            return self.in_threads[thread].call(index, forward, args, kwargs)
+            return self.in_threads[thread].watched(index, forward)(*args, **kwargs)
         here = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners)
         here.frame, here.indices, here.turn = self.frame, self.indices, self.turn
         if self.mode_key is not None:
             here.hold(self.mode_key)
         try:
             with here:
-                return here.call(index, forward, args, kwargs)
+                return here.watched(index, forward)(*args, **kwargs)
         finally:
             del self.in_threads[thread]
 
@@ -319,7 +328,7 @@ class Pass(compat.DispatchMode):
         that the hooks' changes are seen.
         """
         for index, module in enumerate(self.tree.modules):
-            vars(module).update(stand_ins(module, partial(self.call, index)))
+            vars(module).update(stand_ins(module, partial(self.watched, index)))
             hooks = module._forward_hooks or module._forward_pre_hooks
             if hooks and not isinstance(module, torch.jit.ScriptModule):
                 self._hook(index, module)
@@ -392,12 +401,8 @@ def deep_stack() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-CallForward = Callable[[Callable[..., Any], Any, Any], Any]
-"""``call(forward, args, kwargs)``, which runs a module's own forward under watch."""
-
-
-def stand_ins(module: nn.Module, call: CallForward) -> dict[str, Any]:
-    """Return the instance attributes through which a module is watched.
+def stand_ins(module: nn.Module, watch: Callable[..., Any]) -> dict[str, Any]:
+    """Return the instance attributes through which a module is watched, by :meth:`Pass.watched` of its number.
 
     A copy made during the pass has none of them and runs its own forward. They refer to the module weakly: it is freed
     at once where a step replaces it.
@@ -406,15 +411,8 @@ def stand_ins(module: nn.Module, call: CallForward) -> dict[str, Any]:
         return {}  # A traced model's submodule that was never called, such as one that holds packed weights.
     own, known = module.forward, weakref.ref(module)
     bound: Any = own.__func__ if isinstance(own, MethodType) and own.__self__ is module else None
-    if bound is not None:
-        own = partial(bound, weakref.proxy(module))
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
-            return own(*args, **kwargs) if bound is None else bound(known(), *args, **kwargs)
-        return call(own if bound is None else MethodType(bound, known()), args, kwargs)
-
-    watched.__wrapped__ = own  # type: ignore[attr-defined]
+    watched = watch(own) if bound is None else watch(bound, known)
+    watched.__wrapped__ = own if bound is None else partial(bound, weakref.proxy(module))
     if isinstance(module, torch.jit.ScriptModule):
         return {"forward": watched}
     originals = originals_of(module)

@@ -5,8 +5,8 @@ a training step, from a real step (``step/real_steps.py``). Without either, size
 zeros, and values are guessed, numbers only outside forwards. Each answer's origin is recorded for the user.
 
 A guess is that every unknown value is 1. So ``(x < 0).any()`` is False and ``(x >= 0).all()`` True, as checks in
-losses, distributions and user code expect. If a step raises nonetheless, the last guess before the error is inverted
-and the step repeated.
+losses, distributions and user code expect. If a step raises nonetheless, the guesses of the last line that asked
+before the error are inverted and the step repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from torch._ops import OpOverload
 from ..live.compat import no_dispatch
 from ..live.fakes import CPU, META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
 from ..live.isolation import drawn
-from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import count_true, is_mask, masks_of, note_true
 from .assumed_routing import BALANCED, CROWDED, Routers
 from .kernels import asks_values, change_tensors, tensors_of
@@ -89,9 +88,14 @@ class Answers:
         self.times_asked[question] = number + 1
         return number
 
-    def recall(self, question: Question, number: int) -> Any:
-        """Return the answer that a real forward or step got the ``number``-th time; None if it never asked."""
+    def recall(self, question: Question, number: int, how: str = "") -> Any:
+        """Return the answer that a real forward or step got the ``number``-th time; None if it never asked.
+
+        With ``how``, it is recorded for the user.
+        """
         answers = (self.recorded or {}).get(question)
+        if answers and how:
+            self.assume(question.module, question.operator, f"{how} {'step' if self.of_step else 'forward'}")
         return answers[number % len(answers)] if answers else None
 
     def answer(
@@ -103,15 +107,10 @@ class Answers:
         """
         if func in SCALARS and question.module == OPTIMIZER and self.is_search:
             return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
-        answer = self.recall(question, number)
+        answer = self.recall(question, number, VALUE if func in SCALARS else REHEARSED)
         if answer is None:
             return self._guess(question, func, args, kwargs, device)
-        self.assume_recalled(question, VALUE if func in SCALARS else REHEARSED)
         return answer if func in SCALARS else fakes_of(func, args, kwargs, answer, device)
-
-    def assume_recalled(self, question: Question, how: str) -> None:
-        """Record that an answer is a real pass's."""
-        self.assume(question.module, question.operator, f"{how} {'step' if self.of_step else 'forward'}")
 
     def _guess(self, question: Question, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """Answer a question that no real forward or step answers."""
@@ -145,9 +144,8 @@ class Answers:
 
     def array(self, question: Question, number: int, tensor: Tensor) -> Tensor:
         """Return the values of a tensor that is read as an array: a real pass's, else all equal to a guessed one."""
-        values = self.recall(question, number)
+        values = self.recall(question, number, VALUE)
         if values is not None:
-            self.assume_recalled(question, VALUE)
             with no_dispatch():
                 return values.clone()  # type: ignore[no-any-return]
         is_guessed = self.guesses is not None and (question.module < 0 or tensor.dtype is torch.bool)
@@ -160,13 +158,11 @@ class Answers:
 
     def lengths(self, question: Question, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
-        answer = self.recall(question, self.count(question))
+        answer = self.recall(question, self.count(question), REHEARSED)
         if answer is None and self.guesses is None:
             self.refuse(question.module, func)
         if answer is None:
             self.assume(question.module, question.operator, MOST)
-        else:
-            self.assume_recalled(question, REHEARSED)
         return answer
 
     def refuse(self, module: int, func: OpOverload | str) -> NoReturn:
@@ -203,8 +199,8 @@ def _place(module: int, paths: Sequence[str]) -> str:
 SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default})
 """Operators that return a Python value instead of a tensor."""
 
-ARRAY = "numpy"
-"""Stands for an operator where a tensor is read as an array, for which none runs."""
+ARRAY, PUT = "numpy", "aten::index_put"
+"""The questions of a tensor's values, which become an array, and of how many elements of a write's masks are true."""
 PUTS = {id(aten.index_put.default), id(aten.index_put_.default)}
 """By identity: writes to masked positions, whose scratch memory depends on how many there are."""
 PACK = aten._pack_padded_sequence.default
@@ -216,20 +212,10 @@ def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
     return dtype
 
 
-def question(module: int, func: OpOverload, args: Any) -> Question:
-    """Return an operator's question. One that asks for a single value asks the same at any shape."""
-    shapes = () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(args))
-    return Question(module, func.name(), shapes)
-
-
-def array_question(module: int, tensor: Tensor) -> Question:
-    """Return the question of a tensor's values, which become an array."""
-    return Question(module, ARRAY, (tensor.shape,))
-
-
-def put_question(module: int, args: Any) -> Question:
-    """Return the question of how many elements of a write's masks are true."""
-    return Question(module, "aten::index_put", tuple(tensor.shape for tensor in tensors_of(args)))
+def question(module: int, func: OpOverload | str, operands: Any) -> Question:
+    """Return an operator's question, ``ARRAY`` or ``PUT``. One for a single value asks the same at any shape."""
+    shapes = () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(operands))
+    return Question(module, func if isinstance(func, str) else func.name(), shapes)
 
 
 def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
@@ -269,7 +255,7 @@ LONGEST_LOOP = 20_000
 """Most operators of a step in which a site asks without end; shorter loops may just read a list of tensors."""
 
 MOST_TURNS = 8
-"""Most answers that are inverted, one after the other, while the step raises."""
+"""Most sites whose answers are inverted, one after the other, while the step raises."""
 
 MOST_ALTERNATIVES = 4
 """Sites whose opposite answer is also tried, for the step's least and greatest peak."""
@@ -337,19 +323,10 @@ def _caller(*between: str) -> FrameType:
     return frame
 
 
-Visit = tuple[Site, int]
-"""A site, and how often it has asked before."""
-
-
 class Guesses:
-    """Guessed values for a step that no real one can supply; those in ``inverted`` are inverted."""
+    """Guessed values for a step that no real one can supply; those of the sites in ``inverted`` are inverted."""
 
-    def __init__(
-        self,
-        inverted: frozenset[Visit] = frozenset(),
-        least: bool = False,
-        routing: str = BALANCED,
-    ) -> None:
+    def __init__(self, inverted: frozenset[Site] = frozenset(), least: bool = False, routing: str = BALANCED) -> None:
         self.inverted = inverted
         self.routing = routing
         """``BALANCED``, ``CROWDED``, or "" if routers' choices are not assumed: each expert may get all tokens."""
@@ -359,14 +336,13 @@ class Guesses:
         """Whether sizes that depend on values are assumed empty rather than at their maximum."""
         self.sizes = False
         """Whether any size depended on values."""
-        self.visits: list[Visit] = []
         self.times: dict[Site, int] = {}
+        """How often each site has asked, in the order in which they last asked."""
         self.operators = 0
         """How many operators have run, and questions without an operator been asked."""
 
     def begin(self) -> None:
         """Reset for a new step."""
-        self.visits.clear()
         self.times.clear()
         self.sizes = False
         self.operators = 0
@@ -375,29 +351,27 @@ class Guesses:
         """Return a value of a dtype, or whether two tensors are equal, and the site that asks."""
         frame = _caller(*_BETWEEN)
         site = Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        number = self.times.get(site, 0)
+        number = self.times.pop(site, 0)
         self.times[site] = number + 1
-        self.visits.append((site, number))
         self.operators += 1
         if number >= 10 * OFTEN and self.operators > LONGEST_LOOP:
             raise DataDependentError(f"{site} keeps reading a value: no assumed value ends its loop")
         value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
-        if ((site, number) in self.inverted) != bool(number // OFTEN % 2):
+        if (site in self.inverted) != bool(number // OFTEN % 2):
             value = not value
         return torch.full((), value, dtype=dtype).item(), site
 
     def after_failure(self) -> Guesses | None:
-        """Return guesses with the last one not yet inverted inverted as well; None after ``MOST_TURNS``."""
-        last = next((visit for visit in reversed(self.visits) if visit not in self.inverted), None)
+        """Return guesses with the last site not yet inverted inverted as well; None after ``MOST_TURNS``."""
+        last = next((site for site in reversed(self.times) if site not in self.inverted), None)
         if last is None or len(self.inverted) == MOST_TURNS:
             return None
         return Guesses(self.inverted | {last}, routing=self.routing)
 
     def alternatives(self) -> list[Guesses]:
-        """Return other possible guesses: each of the first sites inverted, the smallest sizes, other routing."""
-        sites = list(self.times)[:MOST_ALTERNATIVES]
+        """Return other possible guesses: each of a few sites inverted, the smallest sizes, other routing."""
         how = self.routing
-        guesses = [Guesses(self.inverted ^ {(site, number) for number in range(OFTEN)}, routing=how) for site in sites]
+        guesses = [Guesses(self.inverted ^ {site}, routing=how) for site in list(self.times)[:MOST_ALTERNATIVES]]
         guesses += [Guesses(self.inverted, least=True, routing=how)] if self.sizes else []
         if self.routers and self.routers.were_asked:
             guesses += [Guesses(self.inverted, routing=CROWDED)]
@@ -412,7 +386,7 @@ LARGEST = 1 << 27
 
 
 def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Return fakes of the sizes that an operator returns on zeros; those of a GPU's halves as of float32 if need be.
+    """Return fakes of the sizes that an operator returns on zeros.
 
     Return None if the operator writes to its arguments, they are too large, it fails on zeros, or it returns sparse
     tensors.
@@ -420,14 +394,11 @@ def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> 
     tensors = tensors_of((*args, *kwargs.values()))
     if func._schema.is_mutable or sum(tensor.numel() for tensor in tensors) > LARGEST:
         return None
-    out = _computed(func, args, kwargs, _zeros)
-    halves = {tensor.dtype for tensor in tensors} & set(HALVES)
-    if out is None and device.type == "cuda" and len(halves) == 1 and torch.float32 not in {t.dtype for t in tensors}:
-        half = halves.pop()  # The CPU's kernels of some operators have no half precision.
-        out = _computed(
-            func, args, kwargs, lambda tensor: _zeros(tensor, torch.float32 if tensor.dtype is half else None)
-        )
-        out = change_tensors(out, lambda tensor: tensor.to(half) if tensor.dtype is torch.float32 else tensor)
+    try:
+        with torch.no_grad():
+            out = drawn(func, change_tensors(args, _zeros), change_tensors(kwargs, _zeros))
+    except Exception:
+        return None
     results = tensors_of(out)
     if not results or any(tensor.layout is not torch.strided for tensor in results):
         return None
@@ -437,20 +408,10 @@ def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> 
         )
 
 
-def _computed(func: OpOverload, args: Any, kwargs: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return an operator's result on changed tensors; None if it fails."""
-    try:
-        with torch.no_grad():
-            return drawn(func, change_tensors(args, change), change_tensors(kwargs, change))
-    except Exception:
-        return None
-
-
-def _zeros(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    dtype = dtype or tensor.dtype
+def _zeros(tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided:
-        return torch.zeros(tensor.shape, dtype=dtype, device=CPU)
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=CPU).zero_()
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
 
 
 def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:

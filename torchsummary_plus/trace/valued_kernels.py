@@ -21,17 +21,17 @@ from ..ops.scratch.masks import masks_of, note_true
 from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written
 from .questions import (
+    ARRAY,
     DRAWN,
     MADE_UP,
     PACK,
+    PUT,
     PUTS,
     Answers,
-    array_question,
     asks,
     fakes_of,
     is_from_library,
     mask_counts,
-    put_question,
     question,
     size_from_masks,
 )
@@ -195,7 +195,7 @@ class ValuedKernels(FakeKernels):
             return None
         masks = masks_of(args[1]) if id(func) in PUTS else ()
         if masks:  # How many of their elements are true, if values or a real pass tell.
-            query = put_question(self.module(), args)
+            query = question(self.module(), PUT, args)
             answer = self.answers.recall(query, self.answers.count(query))
             for mask, count in zip(masks, mask_counts(masks, self._value_of) or answer or ()):
                 note_true(mask, count)
@@ -271,7 +271,7 @@ class ValuedKernels(FakeKernels):
 
     def values_of(self, fake: Tensor) -> Tensor:
         """Return the values that a step reads as an array; raises :class:`DataDependentError` if they are unknown."""
-        query = array_question(self.module(), fake)
+        query = question(self.module(), ARRAY, (fake,))
         turn = self.answers.count(query)
         values = self._value_of(fake)
         if values is None:

@@ -30,10 +30,10 @@ from ...live.isolation import in_pass
 from ...live.structures import CLASSES
 from ...table.forward import Pass
 from ...trace.kernels import NUMBER_BYTES
-from ...trace.questions import array_question
+from ...trace.questions import ARRAY, question
 from ...trace.state import Composite
 from ...trace.valued_kernels import longest_target
-from ..real_steps import MAKERS, READS, read_out
+from ..real_steps import MAKERS, READS, one_hot, read_out
 from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cast_encoder_layer, cuda_function
 
@@ -128,7 +128,7 @@ class StepFunctions(TorchFunctionMode):
         if not isinstance(tensor, Fake):
             for how in kernels.made_up_by([tensor]):
                 kernels.answers.assume(kernels.module(), func.__name__, how)
-            kernels.answers.count(array_question(kernels.module(), tensor))
+            kernels.answers.count(question(kernels.module(), ARRAY, (tensor,)))
         return func(tensor, *args, **kwargs)
 
     def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
@@ -198,14 +198,6 @@ _UNDER_MODES = {_linear_kernel, _one_hot_kernel, _ctc_kernel, *_RECURRENCES, *_P
 """Functions that run otherwise under any dispatch mode, also a user's."""
 
 
-def _one_hot(input: torch.Tensor, num_classes: int = -1) -> Any:
-    """Scatter ones into zeros; under a mode, torch compares the classes with their numbers instead."""
-    if num_classes <= 0:
-        return _one_hot_kernel(input, num_classes)
-    zeros = torch.zeros((*input.shape, num_classes), dtype=torch.long, device=input.device)
-    return zeros.scatter_(-1, input.unsqueeze(-1), 1)
-
-
 _getitem: Any = torch.Tensor.__getitem__
 _setitem: Any = torch.Tensor.__setitem__
 
@@ -225,7 +217,7 @@ def _as_numbers(index: Any, inside: bool) -> Any:
 
 
 _STAND_INS: dict[Any, Callable[..., Any]] = {
-    _one_hot_kernel: _one_hot,
+    _one_hot_kernel: one_hot,
     _getitem: _item,
     _setitem: _item,
 }
