@@ -55,7 +55,6 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype,
     ),
     "weighted positives": (lambda x: binary(x, weight=x.detach()), (5000, 701), HALVES[0], {}, 35_717_632),
     "weight norm": (lambda x: torch._weight_norm(x, x[:, :1].clone(), 0), (50_000, 16), HALVES[0], {}, 5_101_056),
-    # The CPU has no kernel in half precision: it is computed on zeros in float32.
     "pooled in half": (pooled, (2, 3, 16, 16, 16), HALVES[0], TRAINING, 179_712),
 }
 ONLY_BOUNDED = {
