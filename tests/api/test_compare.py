@@ -127,16 +127,17 @@ def test_one_model_in_several_settings() -> None:
     comparison = compare(
         model,
         {"model": model, "batch_size": 4, "memory": {"optimizer": "adamw"}},
-        {"model": model, "name": "inference", "memory": "eval"},
+        {"model": model, "name": "inference", "memory": {"mode": "eval", "gradient_accumulation_steps": 1}},
         {"model": nn.Conv1d(3, 8, 3), "input_size": (3, 16)},
         input_size=(8,),
         batch_size=2,
-        memory={"optimizer": "sgd"},
+        memory={"optimizer": "sgd", "gradient_accumulation_steps": 2},
     )
     assert [entry.name for entry in comparison.entries] == ["Sequential (1)", "Sequential (2)", "inference", "Conv1d"]
     result = figures(comparison)
     sgd, adamw = (
-        estimate_memory(model, (8,), batch, optimizer=name).peak_bytes for batch, name in ((2, "sgd"), (4, "adamw"))
+        estimate_memory(model, (8,), batch, optimizer=name, gradient_accumulation_steps=2).peak_bytes
+        for batch, name in ((2, "sgd"), (4, "adamw"))
     )
     inference = [estimate_memory(model, (8,), batch, mode="eval").peak_bytes for batch in (2, 4, 2)]
     assert result["training_peak_bytes"][:3] == [sgd, adamw, None]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from torch import nn
 
 from ..data.arguments import unknown_argument
-from ..data.collection import no_collection
 from ..data.errors import ForwardError, InputError, choice_error
 from ..data.units import describe, numbered
 from ..memory.gpus import named_gpu
@@ -19,16 +17,13 @@ from ..render.comparison_tables import Entry, StepPeaks, shared_names
 from ..results.comparison import Comparison, StepComparison
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
-from ..table.attempts import PassOptions, read, trace
 from ..table.columns import check_layout
-from ..table.inputs import Example, as_device, make_example
-from ..table.modules import ModuleTree
 from ..table.rows import Report
 from .habits import FOR_TABLES
-from .memory import BESIDES, MemoryRequest, largest_batch
+from .memory import BESIDES, estimate_memory, max_batch_size
 from .public import public
-from .step_options import StepOptions, shows, step_keywords
-from .table import check_pass, summary, tabulated
+from .step_options import INFERENCE, StepOptions, shows, step_keywords
+from .table import summary
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,6 +57,11 @@ class CompareArguments(ReadingArguments, total=False):
 
 READING = {name: signature(summary).parameters[name] for name in ReadingArguments.__annotations__}
 """These arguments as parameters, with their defaults."""
+
+STEP_READING = ("input_size", "device", "dtypes", "input_data")
+"""Those of them that a step has too, beside the batch size."""
+
+NOT_SEARCHED = ("batch_size", "gpu", "ranks")  # Options of a step that the search for the largest batch has not.
 
 
 @overload
@@ -126,7 +126,6 @@ def compare(
             given = [name for name, value in reading.items() if isinstance(value, (nn.Module, ModelSummary))]
             as_models = {name: f'a dict of models by name: compare({{"{name}": ...}})' for name in given}
             raise unknown_argument("compare", name, READING, FOR_TABLES | as_models)
-    common = {**{name: parameter.default for name, parameter in READING.items()}, **reading}
     models, names = _entries(models, names)
     if any(isinstance(model, MemoryEstimate) for model in models):
         for model in models:
@@ -140,7 +139,7 @@ def compare(
         return StepComparison(tuple(_names(own, names)), models)
     if len(models) < 2:
         raise InputError(f"{'only one model' if models else 'no model'} was given; accepted: 2 or more")
-    entries = [_entry(model, common, memory, f"{number} of {len(models)}") for number, model in enumerate(models, 1)]
+    entries = [_entry(model, reading, memory, f"{number} of {len(models)}") for number, model in enumerate(models, 1)]
     called = _names([entry.name for entry in entries], names)
     columns = None if col_names is None else (col_names,) if isinstance(col_names, str) else tuple(col_names)
     compared = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
@@ -184,24 +183,19 @@ def _entry(
         if option not in accepted:
             raise choice_error("an entry's option", option, accepted)
     model, name, settings = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
-    options = {**common, **own}
-    mode = options["mode"] or "same"
-    check_pass(model, mode, options["run"])
-    inputs = {name: options[name] for name in ("input_size", "batch_size", "dtypes", "input_data")}
-    example_of = partial(make_example, **inputs)
+    reading = {**common, **own}
     try:
-        with no_collection():
-            example, device, step = example_of(), as_device(options["device"]), _step(memory, settings)
-            tree = read(model, example)
-            gpu = None if step is None else step.pop("gpu", None)
-            if step is not None and gpu is not None:
-                card = named_gpu(gpu)
-                step.update(gpu=None if card is None else card.name, device=step.get("device", device) or "cuda")
-            passed = trace(tree, example, PassOptions(options["run"], mode, device, options["functional"]))
-            result = tabulated(tree, passed, example_of, device, Presentation(), step)
-            peaks = _peaks_of(result)
-            if step is not None and peaks is not None:
-                peaks = _with_inference_and_limit(peaks, tree, example_of, MemoryRequest.of(step, device), gpu)
+        step = _step(memory, settings)
+        gpu = None if step is None else step.pop("gpu", None)
+        if step is not None and gpu is not None:
+            card = named_gpu(gpu)
+            device = step.get("device", reading.get("device")) or "cuda"
+            step.update(gpu=None if card is None else card.name, device=device)
+        result = summary(model, **reading, memory=step, verbose=0)
+        peaks = _peaks_of(result)
+        if step is not None and peaks is not None:
+            inputs = {name: reading[name] for name in STEP_READING if name in reading}
+            peaks = _with_inference_and_limit(peaks, model, {**inputs, **step}, gpu)
     except ForwardError as error:
         which = f"this is model {place} ({type(model).__name__})"
         which += "; to give a model its own inputs, pass a dict with input_size"
@@ -235,22 +229,18 @@ def _peaks_of(result: ModelSummary) -> StepPeaks | None:
     return StepPeaks(info, training, inference, info.gpu, unknown=memory.unknown, assumptions=memory.assumptions)
 
 
-def _with_inference_and_limit(
-    peaks: StepPeaks, tree: ModuleTree, example_of: Callable[..., Example | None], request: MemoryRequest, gpu: Any
-) -> StepPeaks:
+def _with_inference_and_limit(peaks: StepPeaks, model: Any, step: dict[str, Any], gpu: Any) -> StepPeaks:
     """Add to a training step's peak that of an inference step, and the largest batch that fits in ``gpu``."""
-    if request.options.mode == "train":
-        inputs = {**request.inputs, "batch_size": peaks.batch_size}
-        inference = replace(request.options, mode="eval", optimizer=None, loss=None, targets=None, train_step=None)
-        estimate = replace(request, inputs=inputs, options=inference).estimate(tree, example_of)
+    build = step.pop("build", model)
+    if step["mode"] == "train":
+        inference = {**step, **INFERENCE, "batch_size": peaks.batch_size}
+        estimate = estimate_memory(build, **inference)
         unknown = tuple({**dict(estimate.unknown), **dict(peaks.unknown)}.items())
         assumptions = tuple(dict.fromkeys((*peaks.assumptions, *estimate.assumptions)))
         peak = estimate.peak_bytes
         peaks = replace(peaks, inference_peak_bytes=peak, unknown=unknown, assumptions=assumptions)
     if gpu is None:
         return peaks
-    example = example_of(**{**request.inputs, "batch_size": 1})
-    world = replace(request.world, ranks=None)
-    largest = largest_batch(request.build or tree, example, gpu, request.options, world, request.progress)
+    largest = max_batch_size(build, memory=gpu, **{name: step[name] for name in step if name not in NOT_SEARCHED})
     assumptions = tuple(dict.fromkeys((*peaks.assumptions, *largest.assumptions)))
     return replace(peaks, gpu=str(gpu), max_batch_size=largest.batch_size, assumptions=assumptions)

@@ -14,13 +14,13 @@ from ..data.arguments import GENERATE, integer, names_cures
 from ..data.memory_records import MemoryLog, StepInfo
 from ..memory.capacity import LARGEST_BATCH, Search, next_words, peak_words
 from ..memory.estimate import least, room_of_log
-from ..memory.gpus import named_gpu, parse_memory
+from ..memory.gpus import parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..table.inputs import Example, make_example
 from .habits import FOR_CONTEXTS
 from .public import progress_line, public
-from .step_options import StepOptions, options_to_fit
+from .step_options import INFERENCE, StepOptions, options_to_fit
 from .step_request import StepRequest
 
 SKIPPED_BAND = 0.04  # The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up.
@@ -98,8 +98,7 @@ class Generation:
 
         step = generation_step(model, new_tokens, choice) if isinstance(model, nn.Module) else of_built
         self.model, self.batch_size = model, integer("batch_size", batch_size, 1)
-        inference = replace(options, mode="eval", optimizer=None, loss=None, targets=None, keep_output=False)
-        self.options = replace(inference, train_step=step, steps=1, gradient_accumulation_steps=1)
+        self.options = replace(options, **{**INFERENCE, "train_step": step, "keep_output": False, "steps": 1})
         self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {choice}"
 
     def example(self, prompt: int) -> Example:
@@ -178,8 +177,6 @@ def max_context(
     """
     own = {"autocast": autocast, "allocator": allocator, "cudnn": cudnn}
     settings, memory = options_to_fit("max_context", options, {}, memory, device, gpu, **own)
-    gpu_model = named_gpu(memory)
-    settings = replace(settings, gpu=None if gpu_model is None else gpu_model.name)
     generation = Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
     first = generation.request(1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from ..data.units import describe
 from ..memory.attribution import module_memory
 from ..memory.capacity import BatchSizeLimit, Search
 from ..memory.estimate import least, room_of_log, tensors_peak
-from ..memory.gpus import named_gpu, parse_memory
+from ..memory.gpus import parse_memory
 from ..memory.other_devices import other_device
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
@@ -240,26 +240,11 @@ def max_batch_size(
     (True, True)
     """
     settings, memory = options_to_fit("max_batch_size", options, step, memory, device, gpu=gpu, cudnn=cudnn)
-    example = make_example(input_size, 1, dtypes, input_data)
-    return largest_batch(model, example, memory, settings, World(world_size, rank), progress)
-
-
-def largest_batch(
-    model: nn.Module | ModuleTree | Callable[[], Any],
-    example: Example | None,
-    memory: int | float | str,
-    options: StepOptions,
-    world: World,
-    progress: bool = True,
-) -> BatchSizeLimit:
-    """Return the largest batch of a step, on the device that ``memory`` names; see :func:`max_batch_size`.
-
-    Other vendors' kernels are unknown; their devices are assumed to hold the tensors of a CPU step.
-    """
-    nbytes, other, gpu_model = parse_memory(memory), other_device(memory), named_gpu(memory)
-    device = "cpu" if other is not None and str(options.device).startswith("cuda") else options.device
-    options = replace(options, device=device, gpu=None if gpu_model is None else gpu_model.name)
-    request = next(world.requests(model, required(example), options))
+    nbytes, other = parse_memory(memory), other_device(memory)
+    if other is not None and str(settings.device).startswith("cuda"):  # Kernels of other vendors are unknown:
+        settings = replace(settings, device="cpu")  # their devices are assumed to hold the tensors of a CPU step.
+    example = required(make_example(input_size, 1, dtypes, input_data))
+    request = next(World(world_size, rank).requests(model, example, settings))
 
     with progress_line(progress) as tick:
         limits = request.limits(memory)
@@ -331,40 +316,6 @@ BESIDES = (*INPUTS, "world_size", "rank", "ranks", "progress", "build")
 """Options besides those of the step; ``build`` builds the model of ``world_size`` processes."""
 
 
-@dataclass(frozen=True)
-class MemoryRequest:
-    """``memory=`` of a table: inputs that differ from the table's, the processes and their builder, and the step."""
-
-    inputs: Mapping[str, Any]
-    world: World
-    build: Callable[[], Any] | None
-    progress: bool
-    options: StepOptions
-
-    @classmethod
-    def of(cls, memory: str | Mapping[str, Any] | StepOptions, device: Any) -> MemoryRequest:
-        """Return the request for a mode, or options of :func:`estimate_memory`; ``device`` is the table's.
-
-        Raises :class:`InputError`.
-        """
-        options = {"device": device, **step_keywords(memory, also=BESIDES)}
-        inputs = {name: options.pop(name) for name in INPUTS if name in options}
-        world = World(options.pop("world_size", None), options.pop("rank", 0), options.pop("ranks", None))
-        build, progress = options.pop("build", None), options.pop("progress", True)
-        if (build is None) != (world.size is None):
-            raise InputError(
-                "memory has only one of world_size and build; pass both: "
-                "build is the function that builds and wraps the model"
-            )
-        if inputs:
-            check_batch(inputs.get("batch_size"))
-        return cls(inputs, world, build, progress, StepOptions(**options))
-
-    def estimate(self, tree: ModuleTree, example_of: Callable[..., Example | None]) -> MemoryEstimate:
-        """Return the estimate; ``example_of`` builds the table's example, also with other inputs."""
-        return predicted(self.build or tree, example_of(**self.inputs), self.options, self.world, self.progress)
-
-
 def memory_of(
     tree: ModuleTree,
     example_of: Callable[..., Example | None],
@@ -373,15 +324,28 @@ def memory_of(
     trace: Trace,
     rows: tuple[Row, ...],
 ) -> tuple[MemoryEstimate, tuple[RowMemory, ...]]:
-    """Return the estimate of a request, and each row's share of it."""
-    request = MemoryRequest.of(memory, device)
-    estimate = request.estimate(tree, example_of)
+    """Return the estimate that ``memory=`` of a table asks for, and each row's share of it.
+
+    ``example_of`` builds the table's example, also with other inputs; ``device`` is the table's.
+    """
+    options = {"device": device, **step_keywords(memory, also=BESIDES)}
+    inputs = {name: options.pop(name) for name in INPUTS if name in options}
+    world = World(options.pop("world_size", None), options.pop("rank", 0), options.pop("ranks", None))
+    build, progress = options.pop("build", None), options.pop("progress", True)
+    if (build is None) != (world.size is None):
+        raise InputError(
+            "memory has only one of world_size and build; pass both: "
+            "build is the function that builds and wraps the model"
+        )
+    if inputs:
+        check_batch(inputs.get("batch_size"))
+    estimate = predicted(build or tree, example_of(**inputs), StepOptions(**options), world, progress)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
     modules: Mapping[str, RowMemory] = module_memory(estimate.log)
     time = estimate.known_time()
     for module in () if time is None else time.by_module:
         modules = {**modules, module.path: replace(modules[module.path], seconds=module.own_seconds)}
-    if request.build is not None:
+    if build is not None:
         calls, modules = _unwrapped({module.path for module in trace.modules}, calls, modules)
     return estimate, row_memory(trace, rows, calls, modules)
 

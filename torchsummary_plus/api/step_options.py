@@ -59,6 +59,12 @@ class StepArguments(TypedDict, total=False):
     compiled: bool
 
 
+INFERENCE: dict[str, Any] = {
+    "mode": "eval", "optimizer": None, "loss": None, "targets": None, "train_step": None,
+    "gradient_accumulation_steps": 1,
+}  # fmt: skip
+"""The options that make an inference of any step."""
+
 _BY_OWN_STEP = {
     "optimizer": "; step the optimizer in train_step",
     "autocast": "; use torch.autocast in train_step",
@@ -236,7 +242,8 @@ def options_to_fit(
 ) -> tuple[StepOptions, int | float | str]:
     """Return the options of a call that searches for a limit, and the memory that must suffice; 24 GiB by default.
 
-    Its device is CUDA by default, unless ``options`` name another; a GPU may stand for the memory.
+    Its device is CUDA by default, unless ``options`` name another; a GPU may stand for the memory, and the memory of a
+    GPU for it.
     """
     if options is not None and options.device is not None and device == "cuda":
         device = None
@@ -244,4 +251,6 @@ def options_to_fit(
     gpu = settings.gpu if memory is None else gpu
     if memory is not None and gpu is not None and memory != gpu:
         raise InputError(f"memory is {describe(memory)} and gpu is {describe(gpu)}; pass only one of them")
-    return settings, next(place for place in (gpu, memory, "24GiB") if place is not None)
+    place = next(place for place in (gpu, memory, "24GiB") if place is not None)
+    gpu_model = named_gpu(place)
+    return replace(settings, gpu=None if gpu_model is None else gpu_model.name), place

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from ..data.arguments import PASS_MODES, RUNS, names_cures
 from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error, need_extra
 from ..data.memory_records import RowMemory
-from ..data.records import Trace
 from ..data.units import describe
 from ..results.model_graph import ModelGraph, as_graph
 from ..results.model_summary import ModelSummary, Presentation
@@ -23,7 +21,7 @@ from ..table.attempts import PassOptions, read, trace
 from ..table.columns import check_view
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
 from ..table.lines import row_view
-from ..table.modules import ModuleTree, unwrapped
+from ..table.modules import unwrapped
 from ..table.rows import build_report, row_memory
 from .habits import FOR_GRAPHS, FOR_TEXTS, forward_arguments
 from .public import check_model, public, show
@@ -112,7 +110,10 @@ def summary(
     (36, 32, 16)
     """
     mode = "same" if mode is None else mode
-    check_pass(model, mode, run)
+    check_model(model)
+    for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
+        if value not in accepted:
+            raise choice_error(what, value, accepted)
     if not isinstance(col_names, (str, Iterable, type(None))):
         raise InputError(f"col_names is {describe(col_names)}; accepted: a column's name, or a list of names")
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
@@ -136,36 +137,20 @@ def summary(
         example = example_of()
         tree = read(model, example)
         passed = trace(tree, example, options)
-        result = tabulated(tree, passed, example_of, options.device, look, memory)
+        result = ModelSummary(**vars(build_report(passed)), view=look)
+        if memory is not None:
+            from .memory import memory_of  # Imported here: a plain table starts faster without it.
+
+            estimate, shares = memory_of(tree, example_of, memory, options.device, passed, result.rows)
+            result = replace(result, row_memory=shares, memory=estimate)
+        elif is_sharded(tree.modules[0]):
+            from ..ranks.wrappers import shards_of  # Imported here: it imports torch.distributed, which takes a while.
+
+            by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
+            result = replace(result, row_memory=row_memory(passed, result.rows, (), by_module))
         if verbose:
             show(result)
     return result
-
-
-def tabulated(
-    tree: ModuleTree,
-    passed: Trace,
-    example_of: Callable[..., Example | None],
-    device: torch.device | None,
-    look: Presentation,
-    memory: str | Mapping[str, Any] | StepOptions | None,
-) -> ModelSummary:
-    """Return the summary of a model's pass, with the memory of a step if that is asked for.
-
-    ``example_of`` builds the model's example, optionally with changed inputs.
-    """
-    result = ModelSummary(**vars(build_report(passed)), view=look)
-    if memory is not None:
-        from .memory import memory_of  # Imported here: a plain table starts faster without it.
-
-        estimate, shares = memory_of(tree, example_of, memory, device, passed, result.rows)
-        return replace(result, row_memory=shares, memory=estimate)
-    if not is_sharded(tree.modules[0]):
-        return result
-    from ..ranks.wrappers import shards_of  # Imported here: it imports torch.distributed, which takes a while.
-
-    by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}
-    return replace(result, row_memory=row_memory(passed, result.rows, (), by_module))
 
 
 @names_cures(FOR_TEXTS)
@@ -180,14 +165,6 @@ def summary_string(
     """
     result = summary(model, input_size, batch_size, device, dtypes, verbose=0)
     return str(result), (result.total_params, result.trainable_params)
-
-
-def check_pass(model: Any, mode: str, run: str) -> None:
-    """Raise :class:`InputError` for anything but a module, and for an unknown mode or kind of pass."""
-    check_model(model)
-    for what, value, accepted in (("mode", mode, PASS_MODES), ("run", run, RUNS)):
-        if value not in accepted:
-            raise choice_error(what, value, accepted)
 
 
 @public
