@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from .data.collection import no_collection as _no_collection
 
 if TYPE_CHECKING:
+    from .api.compare import Comparison as Comparison
+    from .api.compare import StepComparison as StepComparison
     from .api.compare import compare as compare
     from .api.configured import from_config as from_config
     from .api.explain import explain as explain
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from .ops.macs import register_mult_adds as register_mult_adds
     from .ops.scratch.registry import register_scratch as register_scratch
     from .ops.traffic import register_kernels as register_kernels
-    from .results.comparison import Comparison as Comparison
-    from .results.comparison import StepComparison as StepComparison
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
     from .results.model_graph import ModelGraph as ModelGraph
     from .results.model_summary import ModelSummary as ModelSummary
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api.compare": "compare",
+    "api.compare": "Comparison StepComparison compare",
     "api.configured": "from_config",
     "api.explain": "explain explain_batch",
     "api.generation": "ContextLimit max_context",
@@ -68,7 +68,6 @@ _NAMES = {
     "ops.macs": "register_mult_adds",
     "ops.scratch.registry": "register_scratch",
     "ops.traffic": "register_kernels",
-    "results.comparison": "Comparison StepComparison",
     "results.memory_estimate": "MemoryEstimate",
     "results.model_graph": "ModelGraph",
     "results.model_summary": "ModelSummary",

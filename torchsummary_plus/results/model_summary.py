@@ -50,7 +50,7 @@ class Presentation:
         return ""
 
     def with_look(self, look: Chosen) -> Presentation:
-        """Return it with the options that are given. Raises :class:`InputError` for an unknown row."""
+        """Return it with the options that are given. Raises :class:`InputError` for an unknown style, depth or row."""
         given, lines = look.get("style"), self.lines
         style = self.style if given is None else given
         if rows := {name: value for name, value in look.items() if name in ROW_FIELDS}:
@@ -58,7 +58,8 @@ class Presentation:
             lines = replace(lines, **{ROW_FIELDS[name]: getattr(chosen, ROW_FIELDS[name]) for name in rows})
             nested = chosen.style_of(style)
             style = nested if given is None else style
-        return Presentation(style, look.get("depth", self.depth), look.get("columns", self.col_names), lines)
+        depth = check_layout(style, look.get("depth", self.depth))
+        return Presentation(style, depth, look.get("columns", self.col_names), lines)
 
     def folded(self) -> Presentation:
         """Return the view of text, in which nested repeats are folded unless they are to be shown."""

@@ -92,9 +92,9 @@ def table(arguments: argparse.Namespace) -> Answer:
         return _rank_table(arguments)
     look = chosen(arguments, "depth", "col_names", "style", "functional", "rows", "repeats", "col_width")
     with _summarised(arguments, look) as (result, model):
-        answers = [] if result.memory is None else _step_lines(arguments, result.memory, model)
-    lines = [result.to_terminal(arguments.stream), *answers, *saved(result.save, arguments.output)]
-    return Answer("\n".join(lines), _exceeded(arguments, result, result.memory))
+        step_lines = [] if result.memory is None else _step_lines(arguments, result.memory, model)
+    text = "\n".join([result.to_terminal(arguments.stream), *step_lines])
+    return _answer(arguments, result, text, _exceeded(arguments, result, result.memory))
 
 
 @contextmanager
@@ -110,6 +110,11 @@ def _summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Itera
         yield summary(model, sizes, memory=memory, verbose=0, **chosen(arguments, *PASS), **look), model
 
 
+def _answer(arguments: argparse.Namespace, result: Views, text: str = "", over_budget: str = "") -> Answer:
+    """Return a result as the answer, saved if that was asked for."""
+    return Answer("\n".join([text or str(result), *saved(result.save, arguments.output)]), over_budget)
+
+
 def _weights_table(arguments: argparse.Namespace) -> Answer:
     """Return the table of a file of weights. Raises :class:`SummaryError`."""
     from ..weights import weights
@@ -117,8 +122,7 @@ def _weights_table(arguments: argparse.Namespace) -> Answer:
     if (arguments.max_mult_adds, arguments.max_memory, arguments.gpu) != (None, None, None):
         raise InputError(f"{arguments.model} has weights and no forward, so nothing of it runs; accepted: --max-params")
     stored = weights(arguments.model)
-    lines = [stored.to_text(depth=arguments.depth or ...), *saved(stored.save, arguments.output)]
-    return Answer("\n".join(lines), _exceeded(arguments, stored, None))
+    return _answer(arguments, stored, stored.to_text(depth=arguments.depth or ...), _exceeded(arguments, stored))
 
 
 def _rank_table(arguments: argparse.Namespace) -> Answer:
@@ -133,8 +137,8 @@ def _rank_table(arguments: argparse.Namespace) -> Answer:
         build = partial(find(*place), **parse_pairs(arguments.kwargs))
         step = {"dtypes": arguments.dtypes, "options": memory_options(arguments)}
         estimate = estimate_memory(build, parse_sizes(arguments.sizes), max(1, arguments.batch_size), **step, **world)
-        lines = [str(estimate), *_step_lines(arguments, estimate, build, **world)]
-    return Answer("\n".join([*lines, *saved(estimate.save, arguments.output)]), _exceeded(arguments, None, estimate))
+        text = "\n".join([str(estimate), *_step_lines(arguments, estimate, build, **world)])
+    return _answer(arguments, estimate, text, _exceeded(arguments, step=estimate))
 
 
 def _step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: Any, **world: Any) -> list[str]:
@@ -153,18 +157,20 @@ def _step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: 
     return lines
 
 
-def _exceeded(arguments: argparse.Namespace, counted: Report | WeightsFile | None, step: Estimate | None) -> str:
+def _exceeded(
+    arguments: argparse.Namespace, counted: Report | WeightsFile | None = None, step: Estimate | None = None
+) -> str:
     """Return a line that names each budget that is exceeded, and by what; "" if none is."""
-    exceeded: list[str] = []
     figures: list[tuple[str, str, int, bool]] = []  # The budget, what it counts, the count, and whether more may be.
+    if counted is not None:
+        is_partial = isinstance(counted, Report) and counted.uninitialised_params > 0
+        figures.append(("params", "parameters", counted.total_params, is_partial))
     if isinstance(counted, Report):
         from ...render.comparison_tables import per_sample
 
         work = per_sample(counted.total_mult_adds, counted)
-        figures.append(("params", "parameters", counted.total_params, bool(counted.uninitialised_params)))
         figures.append(("mult_adds", "multiply-adds per sample", work, bool(counted.unknown_ops)))
-    elif counted is not None:
-        figures.append(("params", "parameters", counted.total_params, False))
+    exceeded = []
     for name, words, value, is_partial in figures:
         most = getattr(arguments, f"max_{name}")
         if most is not None and (value > most or is_partial):
@@ -174,8 +180,7 @@ def _exceeded(arguments: argparse.Namespace, counted: Report | WeightsFile | Non
         most = arguments.max_memory
         if most is not None and step.peak_bytes > most:
             exceeded.append(f"a peak of {in_common_unit(step.peak_bytes)}; --max-memory is {in_common_unit(most)}")
-        fit = None if arguments.gpu is None else step.fits(arguments.gpu)
-        if fit is not None and not fit:
+        if arguments.gpu is not None and not (fit := step.fits(arguments.gpu)):
             exceeded.append(f"the step does not fit in {arguments.gpu}: {fit.headroom.removeprefix('no, ')}")
     return "; ".join(exceeded)
 
@@ -202,12 +207,7 @@ def comparison(arguments: argparse.Namespace) -> Answer:
             memory=step_options(arguments),
             **chosen(arguments, *PASS, "functional", "style", "depth", "col_names", "ratios", "changes_only"),
         )
-    return _answer(result, arguments)
-
-
-def _answer(result: Views, arguments: argparse.Namespace) -> Answer:
-    """Return a result as the answer, saved if that was asked for."""
-    return Answer("\n".join([str(result), *saved(result.save, arguments.output)]))
+    return _answer(arguments, result)
 
 
 def _is_size(word: str) -> bool:
@@ -223,7 +223,7 @@ def fitting(arguments: argparse.Namespace) -> Answer:
     with named_model(arguments.model, arguments) as model:
         tried = chosen(arguments, "batch_size", "gpus", "settings", "dtypes")
         result = what_if(model, parse_sizes(arguments.sizes), options=step_options(arguments), **tried)
-    return _answer(result, arguments)
+    return _answer(arguments, result)
 
 
 def drawing(arguments: argparse.Namespace) -> Answer:
@@ -233,7 +233,7 @@ def drawing(arguments: argparse.Namespace) -> Answer:
     need_sizes(arguments, "a graph")
     with named_model(arguments.model, arguments) as model:
         result = graph(model, parse_sizes(arguments.sizes), **chosen(arguments, *PASS, "depth", "repeats"))
-    return _answer(result, arguments)
+    return _answer(arguments, result)
 
 
 def saved(save: Callable[[str], Path], path: str | None) -> list[str]:
