@@ -111,51 +111,38 @@ SECONDS = 2.0  # Seconds before the line appears.
 @contextmanager
 def progress_line(wanted: bool = True) -> Iterator[Callable[[str], None]]:
     """Yield a function to call with what is being done, again and again: the line shows the latest words."""
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()
-    if not wanted or not (takes_html() or is_terminal):  # Nobody would see it.
+    is_notebook, is_terminal = takes_html(), sys.stderr is not None and sys.stderr.isatty()
+    if not wanted or not (is_notebook or is_terminal):  # Nobody would see it.
         yield lambda _: None
         return
-    show = _in_notebook() if takes_html() else _at_terminal()
-    start, shown = monotonic(), ""
+    show = _in_notebook if is_notebook else _at_terminal
+    start, shown, place = monotonic(), "", None
 
     def tell(words: str) -> None:
-        nonlocal shown
+        nonlocal shown, place
         if words != shown and monotonic() - start >= SECONDS:
-            show(words)
-            shown = words
+            shown, place = words, show(words, place)
 
     try:
         yield tell
     finally:
         if shown:
-            show("")
+            show("", place)
 
 
-def _at_terminal() -> Callable[[str], None]:
-    """Return the function that replaces the line, and removes it for ""."""
-    width = 0
-
-    def show(words: str) -> None:
-        nonlocal width
-        words = words[: shutil.get_terminal_size().columns - 1]
-        print(f"\r{words:<{width}}", end="" if words else "\r", file=sys.stderr, flush=True)
-        width = len(words)
-
-    return show
+def _at_terminal(words: str, before: int | None) -> int:
+    """Replace the line, which has ``before`` characters, or remove it for ""; return its length."""
+    words = words[: shutil.get_terminal_size().columns - 1]
+    print(f"\r{words:<{before or 0}}", end="" if words else "\r", file=sys.stderr, flush=True)
+    return len(words)
 
 
-def _in_notebook() -> Callable[[str], None]:
-    """Return one that updates an output of the cell: printed lines would stay, in red, and clearing remove others."""
+def _in_notebook(words: str, handle: Any) -> Any:
+    """Update an output of the cell, and return it: printed lines would stay, in red, and clearing remove others."""
     from IPython.display import display
 
-    handle: Any = None
-
-    def show(words: str) -> None:
-        nonlocal handle
-        data = {"text/plain": words} if words else {}
-        if handle is None:
-            handle = display(data, raw=True, display_id=True)
-        else:
-            handle.update(data, raw=True)
-
-    return show
+    data = {"text/plain": words} if words else {}
+    if handle is None:
+        return display(data, raw=True, display_id=True)
+    handle.update(data, raw=True)
+    return handle

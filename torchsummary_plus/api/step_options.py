@@ -216,13 +216,8 @@ def shows(parameters: Iterable[Parameter]) -> Callable[[Call], Call]:
     return change
 
 
-takes_step_arguments = shows(
-    [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-        for field in fields(StepOptions)
-        if field.name in StepArguments.__annotations__
-    ]
-)
+takes_step_arguments = shows([signature(StepOptions).parameters[name] for name in StepArguments.__annotations__])
+"""Shows the arguments of a step."""
 
 
 def figures_of(gpu: GPU) -> Card | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import CodeType, FrameType
+from traceback import walk_stack
+from types import CodeType
 from typing import Any
 from weakref import ref
 
@@ -39,7 +39,9 @@ def is_echo(result: object) -> bool:
     if not any(other() is result for other in results) or _statement() is not statement:
         return False
     shell = ipython()
-    return shell is None or any(frame.f_locals.get("self") is shell.displayhook for frame in _callers())
+    return shell is None or any(
+        frame.f_locals.get("self") is shell.displayhook for frame, _ in walk_stack(sys._getframe())
+    )
 
 
 def ipython() -> Any:
@@ -57,16 +59,9 @@ def takes_html() -> bool:
 def _statement() -> CodeType | None:
     """Return the code of the statement that a shell is running: the outermost module code below the shell's own."""
     code = None
-    for frame in _callers():
+    for frame, _ in walk_stack(sys._getframe()):
         if frame.f_code.co_name in RUNNERS:
             break
         if frame.f_code.co_name.startswith(STATEMENTS):
             code = frame.f_code
     return code
-
-
-def _callers() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -288,29 +288,24 @@ class Views(ABC):
 
 def _write(place: Path, content: str | bytes, overwrite: bool) -> Path:
     """Write a file; with ``overwrite`` an existing one is replaced. If writing fails, nothing has changed."""
-    data = content.encode() if isinstance(content, str) else content
-    target = Path(os.path.realpath(place))  # A symbolic link stays; its target is replaced.
-    if not overwrite or not place.is_file():
-        is_new = not place.exists()
-        file = place.open("wb" if overwrite else "xb")
-        try:
-            with file:
-                file.write(data)
-        except BaseException:
-            if is_new:
-                target.unlink(missing_ok=True)
-            raise
-        return place
-    with target.open("ab"):  # Raises for a read-only file, which could be replaced nevertheless.
-        pass
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".torchsummary_plus.")
+    target = os.path.realpath(place)  # A symbolic link stays; its target is replaced.
+    is_kept, is_new = overwrite and place.is_file(), not place.exists()
+    if is_kept:
+        with open(target, "ab"):  # Raises for a read-only file, which could be replaced nevertheless.
+            pass
+        handle, written_to = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".torchsummary_plus.")
+        file = os.fdopen(handle, "wb")
+    else:
+        file, written_to = place.open("wb" if overwrite else "xb"), target
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        shutil.copymode(target, name)
-        os.replace(name, target)
+        with file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        if is_kept:
+            shutil.copymode(target, written_to)
+            os.replace(written_to, target)
     except BaseException:
-        os.unlink(name)
+        if is_kept or is_new:
+            os.unlink(written_to)
         raise
     return place
 
