@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torchsummary_plus as package  # Which imports torch when a call is first used.
+
 from ...data.errors import InputError
 from ...data.model_configs import is_config
 from ...data.units import GIB, in_common_unit
@@ -20,11 +22,7 @@ from .models import find, importable, named_model, parse_pairs, parse_place
 from .options import PASS, chosen, memory_options, need_sizes, parse_sizes, step_options
 
 if TYPE_CHECKING:
-    from ...memory.estimate import Estimate
-    from ...results.memory_estimate import MemoryEstimate
-    from ...results.model_summary import ModelSummary
     from ...results.views import Views
-    from ..weights import WeightsFile
 
 
 EXAMPLES = """\
@@ -84,7 +82,7 @@ def table(arguments: argparse.Namespace) -> Answer:
     for option, use in (("max_batch", "that the batch must fit in"), ("time", "that the step runs on")):
         if getattr(arguments, option) and arguments.gpu is None:
             raise InputError(f"--{option.replace('_', '-')} needs --gpu: the GPU {use}")
-    from ..weights import is_weights
+    from ..weights import is_weights  # Imported here: help is there sooner without it.
 
     if is_weights(arguments.model) and not is_config(arguments.model):
         return _weights_table(arguments)
@@ -98,16 +96,14 @@ def table(arguments: argparse.Namespace) -> Answer:
 
 
 @contextmanager
-def _summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterator[tuple[ModelSummary, Any]]:
+def _summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterator[tuple[package.ModelSummary, Any]]:
     """Yield the summary of MODEL, and the model, whose siblings can be imported inside the block."""
-    from ..table import summary
-
     if arguments.max_mult_adds is not None:
         need_sizes(arguments, "--max-mult-adds")
     # Options are checked before the model is built.
     memory, sizes = memory_options(arguments), parse_sizes(arguments.sizes)
     with named_model(arguments.model, arguments) as model:
-        yield summary(model, sizes, memory=memory, verbose=0, **chosen(arguments, *PASS), **look), model
+        yield package.summary(model, sizes, memory=memory, verbose=0, **chosen(arguments, *PASS), **look), model
 
 
 def _answer(arguments: argparse.Namespace, result: Views, text: str = "", over_budget: str = "") -> Answer:
@@ -117,34 +113,28 @@ def _answer(arguments: argparse.Namespace, result: Views, text: str = "", over_b
 
 def _weights_table(arguments: argparse.Namespace) -> Answer:
     """Return the table of a file of weights. Raises :class:`SummaryError`."""
-    from ..weights import weights
-
     if (arguments.max_mult_adds, arguments.max_memory, arguments.gpu) != (None, None, None):
         raise InputError(f"{arguments.model} has weights and no forward, so nothing of it runs; accepted: --max-params")
-    stored = weights(arguments.model)
+    stored = package.weights(arguments.model)
     return _answer(arguments, stored, stored.to_text(depth=arguments.depth or ...), _exceeded(arguments, stored))
 
 
 def _rank_table(arguments: argparse.Namespace) -> Answer:
     """Return the memory of one rank's step, whose builder is MODEL. Raises :class:`SummaryError`."""
-    from ..memory import estimate_memory
-
     if (arguments.max_params, arguments.max_mult_adds) != (None, None):
         raise InputError("--max-params and --max-mult-adds count a whole model; leave out --world-size")
     world = chosen(arguments, "world_size", "rank", "device")
     place = parse_place(arguments.model)
     with importable(place):
         build = partial(find(*place), **parse_pairs(arguments.kwargs))
-        step = {"dtypes": arguments.dtypes, "options": memory_options(arguments)}
-        estimate = estimate_memory(build, parse_sizes(arguments.sizes), max(1, arguments.batch_size), **step, **world)
+        step = {"dtypes": arguments.dtypes, "options": memory_options(arguments), **world}
+        estimate = package.estimate_memory(build, parse_sizes(arguments.sizes), max(1, arguments.batch_size), **step)
         text = "\n".join([str(estimate), *_step_lines(arguments, estimate, build, **world)])
     return _answer(arguments, estimate, text, _exceeded(arguments, step=estimate))
 
 
-def _step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: Any, **world: Any) -> list[str]:
+def _step_lines(arguments: argparse.Namespace, estimate: package.MemoryEstimate, model: Any, **world: Any) -> list[str]:
     """Return the lines on ``--gpu``: whether the step fits, how long it takes, and the largest batch that fits."""
-    from ..memory import max_batch_size
-
     if arguments.gpu is None:
         return []
     # An estimate for a GPU says itself whether it fits.
@@ -153,12 +143,14 @@ def _step_lines(arguments: argparse.Namespace, estimate: MemoryEstimate, model: 
         lines.append(str(estimate.time(arguments.gpu)))
     if arguments.max_batch:
         step = {"dtypes": arguments.dtypes, "options": memory_options(arguments), **world}
-        lines.append(str(max_batch_size(model, parse_sizes(arguments.sizes), arguments.gpu, **step)))
+        lines.append(str(package.max_batch_size(model, parse_sizes(arguments.sizes), arguments.gpu, **step)))
     return lines
 
 
 def _exceeded(
-    arguments: argparse.Namespace, counted: Report | WeightsFile | None = None, step: Estimate | None = None
+    arguments: argparse.Namespace,
+    counted: Report | package.WeightsFile | None = None,
+    step: package.MemoryEstimate | None = None,
 ) -> str:
     """Return a line that names each budget that is exceeded, and by what; "" if none is."""
     figures: list[tuple[str, str, int, bool]] = []  # The budget, what it counts, the count, and whether more may be.
@@ -194,13 +186,11 @@ def reporting(arguments: argparse.Namespace) -> Answer:
 
 def comparison(arguments: argparse.Namespace) -> Answer:
     """Return the tables for parsed arguments. Raises :class:`SummaryError`."""
-    from ..compare import compare
-
     words = [word for word in arguments.words if not _is_size(word)]
     arguments.sizes = [word for word in arguments.words if _is_size(word)]
     names = [re.split("[:/]", word.rstrip("/"))[-1] for word in words]
     with ExitStack() as stack:
-        result = compare(
+        result = package.compare(
             *[stack.enter_context(named_model(word, arguments)) for word in words],
             input_size=parse_sizes(arguments.sizes),
             names=arguments.names or (names if len(set(names)) == len(names) else None),
@@ -217,22 +207,18 @@ def _is_size(word: str) -> bool:
 
 def fitting(arguments: argparse.Namespace) -> Answer:
     """Return the table for parsed arguments. Raises :class:`SummaryError`."""
-    from ..what_if import what_if
-
     need_sizes(arguments, "a step")
     with named_model(arguments.model, arguments) as model:
         tried = chosen(arguments, "batch_size", "gpus", "settings", "dtypes")
-        result = what_if(model, parse_sizes(arguments.sizes), options=step_options(arguments), **tried)
+        result = package.what_if(model, parse_sizes(arguments.sizes), options=step_options(arguments), **tried)
     return _answer(arguments, result)
 
 
 def drawing(arguments: argparse.Namespace) -> Answer:
     """Return the tables of nodes and edges for parsed arguments. Raises :class:`SummaryError`."""
-    from ..table import graph
-
     need_sizes(arguments, "a graph")
     with named_model(arguments.model, arguments) as model:
-        result = graph(model, parse_sizes(arguments.sizes), **chosen(arguments, *PASS, "depth", "repeats"))
+        result = package.graph(model, parse_sizes(arguments.sizes), **chosen(arguments, *PASS, "depth", "repeats"))
     return _answer(arguments, result)
 
 

@@ -7,9 +7,10 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ... import __version__
+import torchsummary_plus as package  # Which imports torch when a call is first used.
+
 from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import InputError, choice_error
 from ...data.units import COUNT_UNITS, describe
@@ -17,9 +18,6 @@ from ...render.columns import COLUMNS
 from ...table.columns import default_names
 from ...table.lines import REPEATS, STYLES
 from .models import WEIGHTS
-
-if TYPE_CHECKING:
-    from ..step_options import StepOptions
 
 MODEL_HELP = (
     "package.module:callable, path/to/file.py:callable, timm:NAME, OWNER/NAME on the Hugging Face Hub, "
@@ -87,7 +85,7 @@ def groups() -> tuple[Group, ...]:
     saved, keeps = "also save to a file:", "same, the default, keeps the model's mode"
     return (
         ("", "table", {
-            "--version": {"action": "version", "version": f"%(prog)s {__version__}"},
+            "--version": {"action": "version", "version": f"%(prog)s {package.__version__}"},
             "model": _value("MODEL", f"{MODEL_HELP}, or a {WEIGHTS} file"),
         }),
         ("", "fit graph report", {"model": _value("MODEL", MODEL_HELP)}),
@@ -184,7 +182,7 @@ def with_bare_memory(words: Sequence[str]) -> list[str]:
     return [f"{word}=train" if alone else word for word, alone in zip(words, bare)]
 
 
-def step_options(arguments: argparse.Namespace) -> StepOptions | None:
+def step_options(arguments: argparse.Namespace) -> package.StepOptions | None:
     """Return the step's options, ``gpu`` as typed; None if no estimate was requested."""
     names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps", "compiled")
     words = {name: getattr(arguments, name, None) for name in names}
@@ -194,12 +192,10 @@ def step_options(arguments: argparse.Namespace) -> StepOptions | None:
     if arguments.memory not in (None, *STEP_MODES):
         raise choice_error("--memory", arguments.memory, STEP_MODES)
     need_sizes(arguments, "a step")
-    from ..step_options import StepOptions
-
-    return StepOptions(arguments.memory or "train", **options)
+    return package.StepOptions(arguments.memory or "train", **options)
 
 
-def memory_options(arguments: argparse.Namespace) -> StepOptions | None:
+def memory_options(arguments: argparse.Namespace) -> package.StepOptions | None:
     """Return the step's options with the GPU that ``--gpu`` names; None if no estimate was requested."""
     step = step_options(arguments)
     if arguments.gpu is None or step is None:
