@@ -27,7 +27,7 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -60,15 +60,25 @@ INERT = frozenset(
     | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format}
 )
 """Types of values that cannot change and hold no tensor."""
+_PLAIN = INERT - {type, ModuleType}
+
+CACHED = type(lru_cache(maxsize=1)(int))
+"""What ``functools.lru_cache`` makes of a function."""
 
 _HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "abc", "typing"})
 """Modules of the standard library whose objects hold what a user puts there."""
 _FOREIGN = frozenset(sys.stdlib_module_names) - _HOLDING | {"builtins", "numpy"}
-_SHARED_PARTS_OF_TORCH = (
+_PACKAGE = __name__.partition(".")[0]
+_SHARED_PARTS = (
     *("torch._", "torch.fx", "torch.export", "torch.jit", "torch.distributed.distributed_c10d"),
     *("torch.distributed.device_mesh", "torch.distributed.tensor"),
+    *(f"{_PACKAGE}.{part}." for part in ("trace", "table", "data", "memory", "report", "results", "ranks")),
+    *(f"{_PACKAGE}.step.recorded_steps", f"{_PACKAGE}.step.measuring"),
 )
-"""Parts of torch whose objects hold no tensors that a pass replaces."""
+"""Parts of torch and of this package whose objects hold no tensors that a pass replaces.
+
+A forward can reach the objects of an outer pass.
+"""
 _SHARED_CLASSES = (enum.Enum, threading.Thread, io.IOBase, BaseException)
 _ITERATORS = frozenset(
     {zip, enumerate, map, filter, reversed, *map(type, (iter([]), iter(()), iter(range(0)), reversed([])))}
@@ -89,10 +99,8 @@ class Copier:
     def __init__(self, tensor: Callable[[Tensor], Tensor]) -> None:
         self._tensor = tensor
         self._copies: dict[int, Any] = {}
-        self._originals: list[Any] = []
-        """The values whose ids are known, which must stay alive for that."""
-        self.functions: list[FunctionType] = []
-        """The functions that were found, copied or not."""
+        self.originals: list[Any] = []
+        """The values that were found, in order: those that are copied, and code, such as classes and functions."""
         self.weakly_held: dict[int, Any] = {}
         """The values that weak references refer to, by id: their copies may have no other holder."""
         self._scripts: dict[Any, Any] = {}
@@ -101,7 +109,7 @@ class Copier:
     def note(self, value: Any, replacement: Any) -> Any:
         """Use a replacement for a value from now on, and return it."""
         self._copies[id(value)] = replacement
-        self._originals.append(value)
+        self.originals.append(value)
         return replacement
 
     def known(self, value: Any) -> Any:
@@ -116,19 +124,14 @@ class Copier:
         """Drop all references, so that only the copies hold each other; it copies nothing afterwards."""
         del self._tensor  # Which usually refers to this copier.
         self._copies.clear()
-        self._originals.clear()
+        self.originals.clear()
         self._scripts.clear()
-        self.functions.clear()
         self.weakly_held.clear()
-
-    def kinds(self) -> set[type]:
-        """Return the classes of the values that have been copied."""
-        return set(map(type, self._originals))
 
     def of(self, value: Any) -> Any:
         """Return the copy of a value, or the value itself if it is shared."""
         kind = type(value)
-        if kind in INERT:
+        if kind in _PLAIN:
             return value
         known = self._copies.get(id(value))
         if known is not None:
@@ -156,7 +159,7 @@ class Copier:
         if replacement is not tensor:
             attributes = vars(replacement)
             for name, value in vars(tensor).items():
-                if name in attributes and type(value) not in INERT and attributes[name] is value:
+                if name in attributes and type(value) not in _PLAIN and attributes[name] is value:
                     attributes[name] = self.of(value)
         return replacement
 
@@ -164,7 +167,7 @@ class Copier:
         slots, module = _slots(type(value)), type(value).__module__
         path = getattr(sys.modules.get(module), "__file__", "")
         if not slots and not getattr(value, "__dict__", None) and module != "__main__" and is_library(path):
-            return value  # It may be a sentinel, which code compares by identity.
+            return self.note(value, value)  # It may be a sentinel, which code compares by identity.
         try:
             new = object.__new__(type(value))
         except TypeError:  # A class written in C is among its bases.
@@ -179,11 +182,11 @@ class Copier:
             attributes.update(own)
             for name, item in attributes.items():
                 kind = type(item)
-                if kind in INERT or (kind is tuple and INERT.issuperset(map(type, item))):
+                if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, item))):
                     continue
                 if kind in _EMPTY and not item and id(item) not in self._copies:  # Most of what a module has.
                     attributes[name] = self._copies[id(item)] = kind()
-                    self._originals.append(item)
+                    self.originals.append(item)
                 else:
                     attributes[name] = self.of(item)
         for slot in slots:
@@ -229,8 +232,8 @@ class Copier:
                 new.__dict__ = new
             put: Any = (OrderedDict if isinstance(value, OrderedDict) else dict).__setitem__
             for key, item in list(dict.items(value)):
-                key = key if type(key) in INERT else self._key(key)
-                put(new, key, item if type(item) in INERT else self.of(item))
+                key = key if type(key) in _PLAIN else self._key(key)
+                put(new, key, item if type(item) in _PLAIN else self.of(item))
         elif isinstance(value, set):
             set.update(new, map(self._key, list(set.__iter__(value))))
         else:
@@ -255,7 +258,7 @@ class Copier:
         return new
 
     def _tuple(self, value: Any) -> Any:
-        if INERT.issuperset(map(type, tuple.__iter__(value))):
+        if _PLAIN.issuperset(map(type, tuple.__iter__(value))):
             return value
         items = [self.of(item) for item in tuple.__iter__(value)]
         if id(value) in self._copies:  # It is inside itself.
@@ -299,7 +302,6 @@ class Copier:
 
     def _function(self, function: FunctionType) -> Any:
         """Return a function on copies of its cells and globals; a library's is shared if it leads to nothing copied."""
-        self.functions.append(function)
         is_own, namespace = not is_library(function.__code__.co_filename), function.__globals__
         if not (is_own or _leads_to_state(function)):
             return self.note(function, function)
@@ -316,6 +318,15 @@ class Copier:
         for name in names:
             namespace[name] = self.of(function.__globals__[name])
         return new
+
+    def _code(self, value: Any) -> Any:
+        """Return a class, a module or a function with a cache, which are shared."""
+        return self.note(value, value)
+
+    def _loader(self, value: Any) -> Any:
+        """Return the iterator of a data loader, which is shared, while its data have been found."""
+        self.of(value._dataset)
+        return self.note(value, value)
 
     def _iterator(self, value: Any) -> Any:
         """Return an iterator from the parts that pickle would use; those of itertools have none since Python 3.14."""
@@ -387,7 +398,7 @@ def _leads_to_state(function: FunctionType) -> bool:
         parts = _carried(value)
         if parts is not None:
             waiting.extend(parts)
-        elif maker_of(type(value)) is not None:
+        elif maker_of(type(value)) not in (None, Copier._code, Copier._loader):
             return True
     return False
 
@@ -418,6 +429,7 @@ Maker = Callable[[Copier, Any], Any]
 
 _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (Tensor, Copier._of_tensor),
+    ((type, ModuleType, CACHED), Copier._code),
     (torch.jit.ScriptModule, Copier._script),
     (nn.Module, Copier._object),
     ((dict, list, deque, set), Copier._container),
@@ -439,7 +451,8 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (BuiltinFunctionType, Copier._built_in_method),
     ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
     ((SimpleNamespace, threading.local), _bare),
-    ((*_SHARED_CLASSES, compat.DataLoaderIterator), None),
+    (compat.DataLoaderIterator, Copier._loader),
+    (_SHARED_CLASSES, None),
 )
 
 
@@ -474,7 +487,7 @@ def _found(kind: Any) -> Maker | None:
         module == "builtins" and bool(kind.__flags__ & _MADE_IN_PYTHON) and kind.__name__ not in vars(builtins)
     )
     is_foreign = top_of(module) in _FOREIGN and not is_executed
-    if issubclass(kind, type) or is_foreign or module.startswith(_SHARED_PARTS_OF_TORCH):
+    if is_foreign or module.startswith(_SHARED_PARTS):
         return None
     return Copier._object
 
@@ -589,13 +602,3 @@ def is_of_user(module: ModuleType) -> bool:
         return not is_library(path)
     whole = sys.modules.get(top_of(module.__name__), module)
     return whole is module or not is_library(getattr(whole, "__file__", None))
-
-
-def imported_by(function: FunctionType, names: frozenset[str]) -> Iterator[ModuleType]:
-    """Yield the user's modules among the names that a function uses, as when it imports them itself, by name."""
-    package = function.__globals__.get("__package__")
-    for name in sorted(names):
-        for path in (name, f"{package}.{name}"):
-            module = sys.modules.get(path)
-            if isinstance(module, ModuleType) and is_of_user(module):
-                yield module

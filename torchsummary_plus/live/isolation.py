@@ -57,8 +57,8 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
     The CPU's generator is set back where the pass ``draws`` from it, or no other thread does; a pass of its own leaves
     it alone, but for code that seeds it by another way than torch's functions.
     """
-    precision, deterministic, anomaly = _switches()
-    dtype, states = torch.get_default_dtype(), random.getstate()
+    switches = [read() for read, _ in _SWITCHES]
+    states = random.getstate()
     cpus = torch.default_generator.get_state() if draws or threading.active_count() == 1 else None
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     numpys = sys.modules.get("numpy.random")
@@ -66,14 +66,9 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        now = _switches()
-        if precision is not None and now[0] != precision:
-            torch.set_float32_matmul_precision(precision)
-        if now[1] != deterministic:
-            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
-        if now[2] != anomaly:
-            torch.set_anomaly_enabled(*anomaly)
-        torch.set_default_dtype(dtype)
+        for (read, switch), before in zip(_SWITCHES, switches):
+            if before is not None and read() != before:
+                switch(before)
         random.setstate(states)
         if numpys is not None:
             numpys.set_state(numpys_state)
@@ -83,16 +78,20 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
             torch.cuda.set_rng_state_all(gpus)
 
 
-def _switches() -> tuple[str | None, tuple[bool, bool], tuple[bool, bool]]:
-    """Return torch's precision of float32 products, and whether it is deterministic and looks for anomalies.
-
-    The precision is None if it was set by torch's newer settings, which differ.
-    """
-    precision: str | None = None
+def _precision() -> str | None:
+    """Return the precision of float32 products; None if it was set by torch's newer settings, which differ."""
     with suppress(RuntimeError):
-        precision = torch.get_float32_matmul_precision()
-    deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    return precision, deterministic, (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
+        return torch.get_float32_matmul_precision()
+    return None
+
+
+_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    (_precision, torch.set_float32_matmul_precision),
+)
+"""How switches of torch are read and set."""
 
 
 @contextmanager

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from ..live import compat
 from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
 from ..live.offloading import Away
 from ..live.reach import Reached, gradient_of, names_replaced, without_cached_tensors
 from ..live.stored import Change
 from ..table.environments import copied_tree
+from ..table.forward import deep_stack
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.questions import OUTSIDE
 from .step import Step
@@ -119,7 +119,8 @@ UNSEEN = "autograd graphs from before the step: the tensors they save are not co
 
 def reached_by(tree: ModuleTree, step: Step) -> Reached:
     """Return what the code of a model and its step reaches."""
-    return Reached([*tree.modules, step.train_step, step.loss, step.optimizer, *compat.global_hooks])
+    with deep_stack():
+        return Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
 
 
 class Surroundings:
