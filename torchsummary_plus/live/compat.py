@@ -86,7 +86,6 @@ _proxy_key: Any = probe("torch:_C._TorchDispatchModeKey.PROXY", _TRACED, None)
 
 # Layouts.
 suggest_memory_format: Callable[[Any], Any] = probe("torch._prims_common:suggest_memory_format", _FAKES)
-contiguous_strides: Callable[[Any], Any] = probe("torch._prims_common:make_contiguous_strides_for", _STEP)
 
 # The autograd engine.
 RUN_BACKWARD = torch.autograd, "_engine_run_backward"
@@ -235,9 +234,10 @@ def copy_composable_states(modules: Iterable[Any], of: Callable[[Any], Any]) -> 
     """
     registry: Any = sys.modules.get("torch.distributed._composable_state")
     states: Any = getattr(registry, "_module_state_mapping", None) or {}
-    for module in [module for module in modules if module in states]:
-        state = states[module]
-        registry._insert_module_state(of(module), of(state() if isinstance(state, weakref.ref) else state))
+    for module in modules if states else ():
+        if module in states:
+            state = states[module]
+            registry._insert_module_state(of(module), of(state() if isinstance(state, weakref.ref) else state))
 
 
 def is_tracing_graph() -> bool:
@@ -276,7 +276,7 @@ def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
     try:
         for place in answers:
             if hasattr(*place):
-                usual[place] = getattr(*place)
+                usual[place] = vars(place[0]).get(place[1], getattr(*place))  # As it is, such as a static method.
                 setattr(*place, answers[place])
         yield
     finally:

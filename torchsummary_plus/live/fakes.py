@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -77,6 +77,7 @@ class Fake(torch.Tensor):
     current_gpu = 0
     """Index of the GPU that a CUDA device without a number means."""
     capability: Capability = AMPERE
+    """The compute capability of the GPU that fakes stand on."""
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
         """Build a parameter from another tensor's data, as parameter classes do."""
@@ -322,11 +323,6 @@ def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
         return wrap(torch.empty(tuple(shape), dtype=dtype, device=META), device)
 
 
-def assumed_capability() -> Capability:
-    """Return the compute capability of the GPU that fakes stand on."""
-    return Fake.capability
-
-
 @contextmanager
 def standing_in_for(device: torch.device, capability: Capability = AMPERE) -> Iterator[Any]:
     """Make ``torch.cuda`` usable for fakes without a GPU; yield the mode key that the pass must hold, or None.
@@ -376,11 +372,6 @@ def _refuse(*_: Any, **__: Any) -> Any:
     raise DataDependentError("this build of torch has no CUDA: its kernels run on fake tensors only")
 
 
-def exporting() -> AbstractContextManager[None]:
-    """Refuse to export the memory of a fake, which is at address 0: by DLPack, or to another process."""
-    return compat.replaced(_EXPORTS)
-
-
 def _refusing(own: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that exports the memory of a tensor or storage, but not that of a fake."""
 
@@ -397,4 +388,5 @@ def _refusing(own: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SHARES = tuple((torch.UntypedStorage, name) for name in ("_share_filename_cpu_", "_share_fd_cpu_"))
-_EXPORTS = {place: _refusing(getattr(*place)) for place in (*compat.dlpack_places, *_SHARES) if hasattr(*place)}
+EXPORTS = {place: _refusing(getattr(*place)) for place in (*compat.dlpack_places, *_SHARES) if hasattr(*place)}
+"""Functions that refuse to export the memory of a fake, which is at address 0: by DLPack, or to another process."""

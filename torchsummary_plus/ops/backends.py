@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..data.capability import Capability
 from ..live import compat
-from ..live.fakes import assumed_capability
+from ..live.fakes import Fake
 from .dtypes import HALVES
 
 ENOUGH = 20480
@@ -34,7 +34,7 @@ def allows_tf32(library: str = "cudnn") -> bool:
 def settings() -> tuple[int, bool, bool, Capability]:
     """Return the global settings that the choice depends on."""
     enabled = bool(torch.backends.mkldnn.enabled), bool(torch.backends.cudnn.enabled)
-    return torch.get_num_threads(), *enabled, assumed_capability()
+    return torch.get_num_threads(), *enabled, Fake.capability
 
 
 def takes_cudnn(
@@ -48,7 +48,7 @@ def takes_cudnn(
 
 def keeps_last_on_cuda(dtype: torch.dtype, stride: Sequence[int], output_padding: Sequence[int]) -> bool:
     """Whether results are channels-last if the input or the weight is: cuDNN's are, those of ATen's own kernels not."""
-    return dtype is not torch.float64 and takes_cudnn(dtype, stride, output_padding, assumed_capability())
+    return dtype is not torch.float64 and takes_cudnn(dtype, stride, output_padding, Fake.capability)
 
 
 def takes_onednn(

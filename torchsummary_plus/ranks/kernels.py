@@ -81,6 +81,12 @@ class RankKernels(StepKernels):
         finally:
             self.new_kind = ledger.new_kind = outer
 
+    @contextmanager
+    def seen_as_meta(self) -> Iterator[None]:
+        """Inside the block, let the engine and Python see fakes as meta tensors."""
+        with self.watch.state.being(in_engine=True, as_meta=True):
+            yield
+
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super()._factory(func, args, kwargs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from itertools import count
@@ -138,18 +138,13 @@ def _stand_ins() -> dict[Place, Callable[[Any], Any]]:
     return makers
 
 
-@contextmanager
-def _registries_aside() -> Iterator[None]:
-    own = {place: place.value for place in _OF_GROUPS}
-    try:
-        compat.WORLD.set(type(compat.WORLD.value)())
-        for place in compat.REGISTRIES:
-            place.set({})
-        compat.GROUP_NAME.set(lambda *_, **__: f"torchsummary_plus:{next(_OURS)}")
-        yield
-    finally:
-        for place, value in own.items():
-            place.set(value)
+def _registries_aside() -> AbstractContextManager[None]:
+    """Inside the block, keep groups in registries that begin empty."""
+    makers: dict[Place, Callable[[Any], Any]] = dict.fromkeys(compat.REGISTRIES, lambda _: {})
+    makers |= dict.fromkeys(compat.COUNTERS, lambda own: own)
+    makers[compat.WORLD] = lambda own: type(own)()
+    makers[compat.GROUP_NAME] = lambda _: lambda *_, **__: f"torchsummary_plus:{next(_OURS)}"
+    return replaced(makers)
 
 
 _OF_GROUPS = (*compat.REGISTRIES, compat.WORLD, compat.GROUP_NAME, *compat.COUNTERS)

@@ -19,9 +19,9 @@ from ..data.capability import Capability
 from ..data.errors import InputError, StepError, SummaryError, UnsupportedError
 from ..data.memory_records import COMPILED, HELD_FOR_GATHERS, MemoryLog
 from ..data.units import describe, mebibytes
-from ..live.compat import import_for_steps
+from ..live.compat import import_for_steps, replaced
 from ..live.cuda_calls import NumberedGpus
-from ..live.fakes import exporting, standing_in_for
+from ..live.fakes import EXPORTS, standing_in_for
 from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.stored import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
@@ -166,7 +166,7 @@ class Ranked:
                 stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
             labelling, flat = partial(kernels.labelling, ledger=ledger), FlatParameters()
-            stack.enter_context(ddp_alone(labelling, lambda: kernels.watch.state.being(in_engine=True, as_meta=True)))
+            stack.enter_context(ddp_alone(labelling, kernels.seen_as_meta()))
             stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
             stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
@@ -209,7 +209,7 @@ class Ranked:
         stack.enter_context(deep_stack())
         stack.enter_context(eager())
         stack.enter_context(gradients(True))
-        stack.enter_context(exporting())
+        stack.enter_context(replaced(EXPORTS))
         mode_key = stack.enter_context(standing_in_for(device, self.capability))
         stack.enter_context(fakes_in_foreach())
         stack.enter_context(in_world(self.rank))

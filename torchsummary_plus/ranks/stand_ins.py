@@ -24,32 +24,11 @@ from ..live.versions import Place
 from . import compat
 
 
-@contextmanager
-def replaced(makers: Mapping[Place, Callable[[Any], Any]]) -> Iterator[None]:
+def replaced(makers: Mapping[Place, Callable[[Any], Any]]) -> AbstractContextManager[None]:
     """Inside the block, replace each function by what its maker makes of it, unless this release lacks it."""
-    own = {place: vars(place.owner).get(place.attribute) for place in makers if place.owner is not None}
-    own = {place: function for place, function in own.items() if function is not None}
-    for place, function in own.items():
-        setattr(place.owner, place.attribute, makers[place](function))
-    try:
-        yield
-    finally:
-        for place, function in own.items():
-            setattr(place.owner, place.attribute, function)
-
-
-def within(context: Callable[[], AbstractContextManager[Any]]) -> Callable[[Any], Any]:
-    """Return a decorator that runs a function inside a context."""
-
-    def make(function: Any) -> Any:
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with context():
-                return function(*args, **kwargs)
-
-        return called
-
-    return make
+    found = {(place.owner, place.attribute): make for place, make in makers.items() if place.owner is not None}
+    own = {place: vars(place[0])[place[1]] for place in found if place[1] in vars(place[0])}
+    return all_replaced({place: found[place](function) for place, function in own.items()})
 
 
 def beside(before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> Callable[[Any], Any]:
@@ -81,7 +60,7 @@ def shapes_without_modes() -> AbstractContextManager[None]:
     Source: torch/distributed/tensor/_sharding_prop.py; placement_types.py, which in torch 2.11 splits a tensor of
     indices to find out where the parts of a strided shard begin, and reads its values.
     """
-    return replaced(dict.fromkeys(compat.RESULT_SHAPES, within(no_modes)))
+    return replaced(dict.fromkeys(compat.RESULT_SHAPES, no_modes()))
 
 
 def objects_sent(kernels: Any) -> AbstractContextManager[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,11 +17,11 @@ from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
 from ..live.versions import Place
 from ..step.ledger import Ledger
 from . import compat
-from .stand_ins import beside, refused_without, replaced, within
+from .stand_ins import beside, refused_without, replaced
 
 GRADIENTS = "gradients"
-Labelling = Callable[[str], AbstractContextManager[None]]
-"""Returns a context in which new tensors are recorded under a kind."""
+Labelling = Callable[[str], Any]
+"""Returns a context, or decorator, in which new tensors are recorded under a kind."""
 Classify = Callable[[list[Tensor], str], None]
 """Records existing tensors under a kind."""
 Makers = dict[Place, Callable[[Any], Any]]
@@ -53,7 +52,7 @@ class RankLedger(Ledger):
 
 
 @contextmanager
-def ddp_alone(labelling: Labelling, seen_as_meta: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def ddp_alone(labelling: Labelling, seen_as_meta: Any) -> Iterator[None]:
     """Skip the comparison of parameters' shapes with other ranks, and the broadcast of their values.
 
     Tensors that the C++ reducer allocates are recorded as buckets: one at first, then others once the order of the
@@ -66,7 +65,7 @@ def ddp_alone(labelling: Labelling, seen_as_meta: Callable[[], AbstractContextMa
     """
     needed = (*compat.DDP_CHECKS, *compat.DDP_BUCKETS, compat.DDP_LOGGER, compat.DDP_REDUCER)
     makers: Makers = dict.fromkeys((*compat.DDP_CHECKS, compat.DDP_LOGGER), lambda _: lambda *_, **__: None)
-    makers |= dict.fromkeys(compat.DDP_BUCKETS, within(partial(labelling, BUCKETS)))
+    makers |= dict.fromkeys(compat.DDP_BUCKETS, labelling(BUCKETS))
 
     def of_cuda(check: Any) -> Any:
         def checked(wrapper: Any, hook: Any) -> None:
@@ -79,7 +78,7 @@ def ddp_alone(labelling: Labelling, seen_as_meta: Callable[[], AbstractContextMa
 
     makers[compat.DDP_HOOK_CHECK] = of_cuda
     if torch.backends.cuda.is_built():
-        makers[compat.DDP_REDUCER] = within(seen_as_meta)
+        makers[compat.DDP_REDUCER] = seen_as_meta
     with refused_without(DistributedDataParallel, needed), replaced(makers):
         yield
 
@@ -121,7 +120,7 @@ def fsdp_alone(
 
         return called
 
-    makers: Makers = {place: within(partial(labelling, kind)) for place, kind in _ALLOCATING.items()}
+    makers: Makers = {place: labelling(kind) for place, kind in _ALLOCATING.items()}
     makers[compat.FSDP_PARAMETER] = with_gradient_named
     makers[compat.FSDP_CHUNKS] = lambda _: Chunks
     return replaced(makers)
@@ -185,14 +184,14 @@ class FlatParameters:
 
         needed: Makers = {
             compat.FLAT_MADE: beside(after=made),
-            compat.FLAT_UNSHARDED: lambda own: beside(after=unsharded)(within(partial(labelling, UNSHARDED))(own)),
+            compat.FLAT_UNSHARDED: lambda own: beside(after=unsharded)(labelling(UNSHARDED)(own)),
             **dict.fromkeys(compat.FLAT_VIEWS, beside(lambda handle, *_, **__: follow(handle.flat_param))),
             compat.FLAT_SAME_STORAGE: lambda _: lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata,
             compat.FLAT_ALLOCATED: lambda _: lambda tensor: tensor.untyped_storage().nbytes() > 0,
             **dict.fromkeys(compat.FLAT_STREAMS, lambda _: record_stream),
         }
         of_kinds: Makers = {
-            compat.FLAT_REDUCE: within(partial(labelling, REDUCE_SCATTER)),
+            compat.FLAT_REDUCE: labelling(REDUCE_SCATTER),
             compat.FLAT_BACKWARD: beside(differentiated),
             **dict.fromkeys(compat.FLAT_REDUCED, beside(after=differentiated)),
         }

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from ..data.capability import Capability
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import IDLE_SCALER, MemoryLog, highest, without_optimizer
-from ..live.compat import import_for_optimizers, import_for_steps
+from ..live.compat import import_for_optimizers, import_for_steps, replaced
 from ..live.cuda_calls import cuda_as_cpu
-from ..live.fakes import CPU, META, DataDependentError, exporting, fake_like, standing_in_for
+from ..live.fakes import CPU, EXPORTS, META, DataDependentError, fake_like, standing_in_for
 from ..live.isolation import global_state_kept, gradients, one_pass, own_random
 from ..live.isolation import seed as seed_own
 from ..live.offloading import Away, is_complete
@@ -333,7 +333,7 @@ def record_once(task: Task) -> MemoryLog:
         compiled_for_torch(refuses=True),
         gradients(task.step.mode == "train"),
         task.draws.watched(),
-        exporting(),
+        replaced(EXPORTS),
         standing_in_for(task.device, task.capability) as mode_key,
         fakes_in_foreach(),
         ExitStack() as stack,

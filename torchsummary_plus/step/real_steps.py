@@ -24,7 +24,7 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import Doubt, MemoryLog, highest
 from ..live import compat
 from ..live.copying import Copies
-from ..live.fakes import CPU, exporting
+from ..live.fakes import CPU, EXPORTS
 from ..live.isolation import rng_state
 from ..live.offloading import is_complete
 from ..live.stored import all_stored
@@ -128,7 +128,7 @@ def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool 
         held = (held_bytes(tensor) for tensor in reached if not (only_forward and isinstance(tensor, nn.Parameter)))
         _check_bytes(sum(held) + example.nbytes(tree.dtype()))
         swapped = copied(tree, step, Copies(CPU, moves=True, shares=only_forward), draws=False)
-        with eager(), compiled_for_torch(), swapped as copy, deep_stack(), exporting():
+        with eager(), compiled_for_torch(), swapped as copy, deep_stack(), compat.replaced(EXPORTS):
             ignore: Any = dict.fromkeys(("classify", "join", "enter", "stop"), lambda *_: None)
             account = SimpleNamespace(phase="", step=0, **ignore)
             steps, args, kwargs = prepared(copy, example, CPU, account, [journal, recorder])

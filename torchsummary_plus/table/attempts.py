@@ -17,7 +17,7 @@ from ..data.batches import is_proportional, open_batch
 from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.records import Experts, Run, Trace
 from ..live import compat
-from ..live.fakes import DataDependentError, exporting, standing_in_for
+from ..live.fakes import EXPORTS, DataDependentError, standing_in_for
 from ..live.isolation import global_state_kept, one_pass, own_random
 from ..live.offloading import is_complete
 from ..live.reach import names_replaced
@@ -243,7 +243,7 @@ class Attempts:
         ended = {(threading, "excepthook"): partial(_thread_ended, threading.excepthook)}
         with (
             global_state_kept(), own_random(), deep_stack(), torch.set_grad_enabled(grad), eager(),
-            compat.replaced(ended), exporting(), standing_in_for(device) as mode_key,
+            compat.replaced(ended | EXPORTS), standing_in_for(device) as mode_key,
             compat.attention_without_card(device), ExitStack() as stack,
         ):  # fmt: skip
             if isinstance(environment, RealEnvironment):
