@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import array
 import builtins
-import copy
 import dis
 import enum
 import io
@@ -115,10 +114,6 @@ class Copier:
     def known(self, value: Any) -> Any:
         """Return the copy that has been made of a value; None if there is none."""
         return self._copies.get(id(value))
-
-    def is_copied(self, value: Any) -> bool:
-        """Whether a value has a copy, rather than being shared."""
-        return self._copies.get(id(value), value) is not value
 
     def clear(self) -> None:
         """Drop all references, so that only the copies hold each other; it copies nothing afterwards."""
@@ -281,11 +276,6 @@ class Copier:
             return value
         return self.note(value, MethodType(function, owner))
 
-    def _partial(self, value: Any) -> Any:
-        keywords = {name: self.of(item) for name, item in value.keywords.items()}
-        new = self.note(value, type(value)(self.of(value.func), *map(self.of, value.args), **keywords))
-        return self._fill(value, new)
-
     def _weak_reference(self, value: Any) -> Any:
         """Return a weak reference or a weak proxy of what another refers to."""
         is_proxy = type(value) in weakref.ProxyTypes
@@ -328,18 +318,17 @@ class Copier:
         self.of(value._dataset)
         return self.note(value, value)
 
-    def _iterator(self, value: Any) -> Any:
-        """Return an iterator from the parts that pickle would use; those of itertools have none since Python 3.14."""
+    def _by_parts(self, value: Any) -> Any:
+        """Return an object of Python's own from the parts that pickle uses; itertools has none since Python 3.14."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
-                make, arguments, *states = value.__reduce__()
+                make, arguments, *states = value.__reduce_ex__(4)
             except TypeError:
                 return value
             new = self.note(value, make(*map(self.of, arguments)))
-            for state in states:
-                if state is not None:
-                    new.__setstate__(self.of(state))
+            for state in filter(None, states):
+                (getattr(new, "__setstate__", None) or vars(new).update)(self.of(state))
         return new
 
     def _array(self, value: Any) -> Any:
@@ -437,17 +426,13 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (frozenset, Copier._frozenset),
     (FunctionType, Copier._function),
     (MethodType, Copier._method),
-    (partial, Copier._partial),
+    ((partial, random.Random, array.array, bytearray, io.BytesIO, io.StringIO), Copier._by_parts),
     (CellType, Copier._cell),
     ((weakref.ref, *weakref.ProxyTypes), Copier._weak_reference),
     (_WEAK_DICTS, Copier._weak_dict),
     (weakref.WeakSet, lambda copier, value: copier.note(value, type(value)(map(copier._key, value)))),
     (MappingProxyType, lambda copier, value: copier.note(value, MappingProxyType(copier.of(dict(value))))),
     (torch.Generator, Copier._generator),
-    (
-        (random.Random, array.array, bytearray, io.BytesIO, io.StringIO),
-        lambda copier, value: copier.note(value, copy.copy(value)),
-    ),
     (BuiltinFunctionType, Copier._built_in_method),
     ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
     ((SimpleNamespace, threading.local), _bare),
@@ -474,7 +459,7 @@ def _found(kind: Any) -> Maker | None:
     if issubclass(kind, torch.Size):
         return None
     if kind in _ITERATORS:
-        return Copier._iterator
+        return Copier._by_parts
     for base, make in _BY_BASE:
         if issubclass(kind, base):
             return make
@@ -482,7 +467,7 @@ def _found(kind: Any) -> Maker | None:
     if module == "numpy" and kind.__name__ == "ndarray":
         return Copier._array
     if module.startswith("numpy.random"):
-        return lambda copier, value: copier.note(value, copy.deepcopy(value))
+        return Copier._by_parts
     is_executed = (
         module == "builtins" and bool(kind.__flags__ & _MADE_IN_PYTHON) and kind.__name__ not in vars(builtins)
     )

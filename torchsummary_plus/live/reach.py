@@ -101,7 +101,7 @@ class Names:
     def _in_code(self, value: Any) -> None:
         """Search a function, a class, a module or a scripted module that has been found; copy any other value."""
         if isinstance(value, FunctionType):
-            self._in_function(value, not self.copier.is_copied(value))
+            self._in_function(value, self.copier.of(value) is value)
         elif isinstance(value, CACHED):
             self.caches.append(value)
             self._in_code(value.__wrapped__)
