@@ -87,7 +87,8 @@ class Names:
             while self._followed < len(originals):
                 value = originals[self._followed]
                 self._followed += 1
-                self._in_class(type(value))
+                if type(value) not in self._seen:
+                    self._in_class(type(value))
                 if issubclass(type(value), _CODE):
                     self._in_code(value)
             is_done = True
@@ -101,7 +102,7 @@ class Names:
     def _in_code(self, value: Any) -> None:
         """Search a function, a class, a module or a scripted module that has been found; copy any other value."""
         if isinstance(value, FunctionType):
-            self._in_function(value, self.copier.of(value) is value)
+            self._in_function(value, (self.copier.known(value) or value) is value)
         elif isinstance(value, CACHED):
             self.caches.append(value)
             self._in_code(value.__wrapped__)
@@ -121,7 +122,8 @@ class Names:
 
     def _in_class(self, kind: type) -> None:
         """Search the attributes of a user's class, its bases and their metaclass."""
-        for base in () if kind in self._seen else (*kind.__mro__, *type(kind).__mro__):
+        metaclass: type = type(kind)
+        for base in (*kind.__mro__, *metaclass.__mro__):
             if base in self._seen:
                 continue
             self._seen.add(base)

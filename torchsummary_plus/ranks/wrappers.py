@@ -65,7 +65,7 @@ def ddp_alone(labelling: Labelling, seen_as_meta: Any) -> Iterator[None]:
     """
     needed = (*compat.DDP_CHECKS, *compat.DDP_BUCKETS, compat.DDP_LOGGER, compat.DDP_REDUCER)
     makers: Makers = dict.fromkeys((*compat.DDP_CHECKS, compat.DDP_LOGGER), lambda _: lambda *_, **__: None)
-    makers |= dict.fromkeys(compat.DDP_BUCKETS, labelling(BUCKETS))
+    makers |= {place: labelling(BUCKETS) for place in compat.DDP_BUCKETS}
 
     def of_cuda(check: Any) -> Any:
         def checked(wrapper: Any, hook: Any) -> None:
