@@ -38,14 +38,14 @@ SHORT = (
 """Assumptions that are said otherwise or go without saying (""), and shorter words for others."""
 
 
-def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str], where: str = "assumptions") -> list[str]:
-    """Return a sentence on what makes the range of a peak wide, and one on what is assumed; ``where`` has all of it.
+def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> list[str]:
+    """Return a sentence on what makes the range of a peak wide, and one on what is assumed.
 
     >>> caveats([("mylib::rotate", 2)], ["targets of nll: int64 [8], of 10 classes (axis 1)"])
     ['Not exact: the scratch memory of mylib::rotate is not known.', 'Assumed: 10 classes.']
     """
     why = reasons(unknown, assumptions)
-    return [*([f"Not exact: {why}."] if why else []), *assumed(assumptions, where)]
+    return [*([f"Not exact: {why}."] if why else []), *assumed(assumptions)]
 
 
 def reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> str:
@@ -61,7 +61,7 @@ def reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> s
 
 
 def assumed(assumptions: Sequence[str], where: str = "assumptions") -> list[str]:
-    """Return the sentence on the first assumptions that a reader may want to change, if there are any."""
+    """Return the sentence on the first assumptions that a reader may want to change, if any; ``where`` has all."""
     short = [_in_words(line, SHORT) for line in assumptions]
     said = [line if words is None else words for line, words in zip(assumptions, short)]
     shown = [one_line(words) for words in dict.fromkeys(said) if words]
@@ -77,9 +77,9 @@ def _in_words(assumption: str, table: Sequence[tuple[str, str]]) -> str | None:
     return next((match.expand(words) for match, words in matches if match is not None), None)
 
 
-def listed(names: Sequence[str], most: int = MOST) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return the first names as a list in words: "a", "a and b", "a, b and 2 more"."""
-    shown = [*map(one_line, names[:most]), *([f"{len(names) - most:,} more"] if len(names) > most else [])]
+    shown = [*map(one_line, names[:MOST]), *([f"{len(names) - MOST:,} more"] if len(names) > MOST else [])]
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
 
 

@@ -9,17 +9,9 @@ THREADS: dict[Capability, int] = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12,
 """Most threads per multiprocessor, where it is not 2,048 (the CUDA C++ Programming Guide)."""
 
 TYPICAL: dict[Capability, int] = {
-    (6, 0): 56,
-    (6, 1): 28,
-    (7, 0): 80,
-    (7, 5): 40,
-    (8, 0): 108,
-    (8, 6): 84,
-    (8, 9): 128,
-    (9, 0): 132,
-    (10, 0): 148,
+    (6, 0): 56, (6, 1): 28, (7, 0): 80, (7, 5): 40, (8, 0): 108, (8, 6): 84, (8, 9): 128, (9, 0): 132, (10, 0): 148,
     (12, 0): 170,
-}
+}  # fmt: skip
 """Multiprocessors of the best-known GPU of a capability, for when no GPU is named."""
 
 

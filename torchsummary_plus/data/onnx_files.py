@@ -55,43 +55,38 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
         raise _refused(path, str(error) or type(error).__name__) from None
     if not model.ir_version or not model.HasField("graph"):
         raise _refused(path, "it is not an ONNX model: it has no version or no graph")
-    reader = _Reader(onnx, path, model)
-    inside = (entry for function in model.functions for node in function.node for entry in reader.node(node))
-    return (*reader.graph(model.graph), *inside)
+    graphs = list(all_graphs(model.graph))
+    nodes = [node for graph in (*graphs, *model.functions) for node in graph.node]
+    results = {output.name for graph in graphs for output in graph.output}
+    control: Collection[str | bytes] = read_only_at(CONTROL, nodes, results, ARITHMETIC)
+    params = packed(nodes) | dict.fromkeys(read_only_at(SCALES, nodes, results), 0)
+    entries = []
+    for name, tensor, is_index in [own for graph in (model.graph, *model.functions) for own in _tensors(onnx, graph)]:
+        entry = _entry(onnx, path, tensor, name)
+        is_index = is_index or (entry.dtype in ("INT32", "INT64") and name in control)
+        entries.append(replace(entry, params=0 if is_index else params.get(entry.name)))
+    return tuple(entries)
 
 
 def _refused(path: Path, why: str) -> InputError:
     return InputError(f"{one_line(path.name)} cannot be read: {why}")
 
 
-class _Reader:
-    """Walks through a model's graphs."""
+def _tensors(onnx: Any, graph: Any) -> Iterator[tuple[str | bytes, Any, bool]]:
+    """Yield the tensors of a graph or function, and those inside the graphs of control flow.
 
-    def __init__(self, onnx: Any, path: Path, model: Any) -> None:
-        self.onnx = onnx
-        self.path = path
-        graphs = list(all_graphs(model.graph))
-        nodes = [node for graph in (*graphs, *model.functions) for node in graph.node]
-        results = {output.name for graph in graphs for output in graph.output}
-        self.control: Collection[str | bytes] = read_only_at(CONTROL, nodes, results, ARITHMETIC)
-        self.params = packed(nodes) | dict.fromkeys(read_only_at(SCALES, nodes, results), 0)
-
-    def graph(self, graph: Any) -> Iterator[WeightEntry]:
-        for tensor in graph.initializer:
-            yield self.entry(tensor, tensor.name)
-        for sparse in graph.sparse_initializer:
-            yield from self.sparse(sparse, sparse.values.name)
-        for node in graph.node:
-            yield from self.node(node)
-
-    def node(self, node: Any) -> Iterator[WeightEntry]:
-        """Yield a node's constants, which may be plain numbers, and those inside the graphs of control flow."""
+    Each has its name, and whether it is the indices of a sparse one. Constants that are plain numbers become tensors.
+    """
+    yield from ((tensor.name, tensor, False) for tensor in getattr(graph, "initializer", ()))
+    for sparse in getattr(graph, "sparse_initializer", ()):
+        yield from _sparse(sparse, sparse.values.name)
+    for node in graph.node:
         name = node.output[0] if node.output else node.name
         for attribute in node.attribute:
-            for tensor in ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors):
-                yield self.entry(tensor, name)
+            yield from ((name, tensor, False) for tensor in ([attribute.t] if attribute.HasField("t") else []))
+            yield from ((name, tensor, False) for tensor in attribute.tensors)
             if attribute.HasField("sparse_tensor"):
-                yield from self.sparse(attribute.sparse_tensor, name)
+                yield from _sparse(attribute.sparse_tensor, name)
             field = dtype = ""
             if node.op_type == "Constant":
                 field, dtype = NUMBERS.get(attribute.name, ("", ""))
@@ -99,48 +94,45 @@ class _Reader:
                 field, dtype = "floats", "FLOAT"
             if field:
                 shape = (len(getattr(attribute, field)),) if field.endswith("s") else ()
-                yield self.stored(name, shape, dtype, prod(shape) * BITS[dtype] // 8, self.path.name)
+                data, kind = bytes(prod(shape) * BITS[dtype] // 8), onnx.TensorProto.DataType.Value(dtype)
+                yield name, onnx.TensorProto(dims=shape, data_type=kind, raw_data=data), False
             for inner in inner_graphs(attribute):
-                yield from self.graph(inner)
+                yield from _tensors(onnx, inner)
 
-    def sparse(self, tensor: Any, name: str) -> Iterator[WeightEntry]:
-        yield self.entry(tensor.values, name)
-        yield replace(self.entry(tensor.indices, f"{self.text(name)} (indices)"), params=0)
 
-    def stored(self, name: str | bytes, shape: tuple[int, ...], dtype: str, nbytes: int, file: str) -> WeightEntry:
-        """Return an entry; scales, and integers that are only shapes, axes or indices, are no parameters."""
-        text = self.text(name)
-        is_control = dtype in ("INT32", "INT64") and name in self.control
-        return WeightEntry(text, shape, dtype, nbytes, file, 0 if is_control else self.params.get(text))
+def _sparse(tensor: Any, name: str | bytes) -> Iterator[tuple[str | bytes, Any, bool]]:
+    yield name, tensor.values, False
+    yield f"{name!s} (indices)", tensor.indices, True
 
-    def text(self, value: str | bytes) -> str:
-        """Return a string; protobuf gives one that is not UTF-8 as bytes. Raises :class:`InputError` for these."""
-        if isinstance(value, bytes):
-            raise _refused(self.path, f"the name {describe(value)} is not UTF-8")
+
+def _entry(onnx: Any, path: Path, tensor: Any, name: str | bytes) -> WeightEntry:
+    """Return the entry of a tensor. Raises :class:`InputError` if its bytes do not match its shape."""
+
+    def text(value: str | bytes) -> str:
+        if isinstance(value, bytes):  # As protobuf gives a string that is not UTF-8.
+            raise _refused(path, f"the name {describe(value)} is not UTF-8")
         return value
 
-    def entry(self, tensor: Any, name: str) -> WeightEntry:
-        """Return the entry of a tensor. Raises :class:`InputError` if its bytes do not match its shape."""
-        kinds = self.onnx.TensorProto.DataType
-        dtype = kinds.Name(tensor.data_type) if tensor.data_type in kinds.values() else str(tensor.data_type)
-        shape = tuple(tensor.dims)
-        if len(shape) > MOST_AXES or any(size < 0 for size in shape) or prod(shape) >= 1 << 63:
-            raise _refused(self.path, f"{describe(name)} has an invalid shape")
-        if dtype == "STRING":
-            return self.stored(name, shape, dtype, sum(map(len, tensor.string_data)), self.path.name)
-        if dtype not in BITS:
-            raise _refused(self.path, f"{describe(name)} has the unknown type {dtype}")
-        file, nbytes = self.path.name, ceil_div(prod(shape) * BITS[dtype], 8)
-        if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
-            external = {self.text(entry.key): self.text(entry.value) for entry in tensor.external_data}
-            file, matches = external.get("location", ""), external.get("length", str(nbytes)) == str(nbytes)
-        elif tensor.HasField("raw_data"):
-            matches = len(tensor.raw_data) == nbytes
-        else:
-            matches = not nbytes or bool(getattr(tensor, self.onnx.helper.tensor_dtype_to_field(tensor.data_type)))
-        if not matches:
-            raise _refused(self.path, f"the bytes of {describe(name)} do not match its shape")
-        return self.stored(name, shape, dtype, nbytes, file)
+    kinds = onnx.TensorProto.DataType
+    dtype = kinds.Name(tensor.data_type) if tensor.data_type in kinds.values() else str(tensor.data_type)
+    shape = tuple(tensor.dims)
+    if len(shape) > MOST_AXES or any(size < 0 for size in shape) or prod(shape) >= 1 << 63:
+        raise _refused(path, f"{describe(name)} has an invalid shape")
+    if dtype == "STRING":
+        return WeightEntry(text(name), shape, dtype, sum(map(len, tensor.string_data)), path.name)
+    if dtype not in BITS:
+        raise _refused(path, f"{describe(name)} has the unknown type {dtype}")
+    file, nbytes = path.name, ceil_div(prod(shape) * BITS[dtype], 8)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        external = {text(entry.key): text(entry.value) for entry in tensor.external_data}
+        file, matches = external.get("location", ""), external.get("length", str(nbytes)) == str(nbytes)
+    elif tensor.HasField("raw_data"):
+        matches = len(tensor.raw_data) == nbytes
+    else:
+        matches = not nbytes or bool(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
+    if not matches:
+        raise _refused(path, f"the bytes of {describe(name)} do not match its shape")
+    return WeightEntry(text(name), shape, dtype, nbytes, file)
 
 
 def inner_graphs(attribute: Any) -> list[Any]:

@@ -7,9 +7,8 @@ Results hold plain numbers, and a table's cells are texts: every format for peop
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from ..data.arguments import integer
@@ -30,8 +29,6 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 AXES = re.compile(r"\[(-?\d+(?:, -?\d+)*)\]")  # A shape in a cell.
 
 FLOPS_NOTE = "FLOPs: 2 x multiply-adds"
-
-Written = Callable[[Cell], Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +126,18 @@ def _written(table: Table, style: CellStyle) -> Table:
     if style.titles:
         names = _names(table)
         titles = {meant(name, names): title for name, title in style.titles.items() if meant(name, names)}
-    columns = [_column(column, style) for column in table.fields]
     rows = []
     for row in table.rows:
-        if row.figure is not None:  # Its cells are written by the figure, except for ratios.
-            write = _column(row.figure, style)
-            writers = [own if field.unit == "ratio" else write for field, own in zip(table.fields, columns)]
-            row = replace(row, label=_headed(row.figure, style, titles).heading, cells=_cells(row.cells, writers))
-        elif any(columns):
-            row = replace(row, cells=_cells(row.cells, columns))
-        rows.append(row)
-    totals = []
-    for total in table.totals:
-        write = _column(total.field, style)
-        cell = total.cell if write is None else write(total.cell)
-        totals.append(replace(total, field=_headed(total.field, style, titles), cell=cell))
+        label, columns = row.label, table.fields
+        if row.figure is not None:  # Its cells are written as the figure, except for ratios.
+            label = _headed(row.figure, style, titles).heading
+            columns = tuple([field if field.unit == "ratio" else row.figure for field in table.fields])
+        own = tuple([_cell(cell, column, style) for cell, column in zip(row.cells, columns)])
+        rows.append(replace(row, label=label, cells=own))
+    totals = [
+        replace(total, field=_headed(total.field, style, titles), cell=_cell(total.cell, total.field, style))
+        for total in table.totals
+    ]
     notes = table.notes
     if style.flops:
         shown = [*table.fields, *(row.figure for row in table.rows if row.figure), *(t.field for t in table.totals)]
@@ -151,10 +145,6 @@ def _written(table: Table, style: CellStyle) -> Table:
     labels = titles.get(table.label_name, table.labels) if titles else table.labels
     fields = tuple([_headed(column, style, titles) for column in table.fields])
     return replace(table, labels=labels, fields=fields, rows=tuple(rows), totals=tuple(totals), notes=notes)
-
-
-def _cells(cells: Sequence[Cell], writers: Sequence[Written | None]) -> tuple[Cell, ...]:
-    return tuple([cell if write is None else write(cell) for cell, write in zip(cells, writers)])
 
 
 def _headed(column: Field, style: CellStyle, titles: Mapping[str, str]) -> Field:
@@ -170,27 +160,23 @@ def _headed(column: Field, style: CellStyle, titles: Mapping[str, str]) -> Field
     return replace(column, heading=heading)
 
 
-def _column(column: Field, style: CellStyle) -> Written | None:
-    """Return how the cells of a column are written; None if they stay as they are."""
-    unit, digits = style.unit(column), style.digits
-    if column.scaled:
-        return partial(_sized, unit=unit, digits=digits)
+def _cell(cell: Cell, column: Field, style: CellStyle) -> Cell:
+    """Return a cell as a style writes the values of its column."""
+    unit, digits, value = style.unit(column), style.digits, cell.value
     factor = 2 if style.flops and column.unit == "mult-adds" else 1
+    if column.scaled:
+        if not isinstance(value, int):
+            return cell
+        figure, name = in_unit(value, unit, digits)
+        return replace(cell, text=f"{figure} {name}" if unit == "auto" else figure)
     if unit or factor > 1:
-        return lambda cell: _counted(cell, column.unit == "bytes", unit, factor, digits)
-    if digits is not None and column.unit in ("%", "ratio"):
-        return lambda cell: _rounded(cell, digits)
+        return _counted(cell, column.unit == "bytes", unit, factor, digits)
+    if digits is not None and column.unit in ("%", "ratio") and value is not None:
+        return replace(cell, text=NUMBER.sub(f"{value:,.{digits}f}", cell.text, count=1))
     if style.shapes and column.batch is not None:
         batch, last = column.batch, style.shapes == "channels_last"
-        return lambda cell: replace(cell, text=AXES.sub(lambda axes: _axes(axes[1], batch, last), cell.text))
-    return None
-
-
-def _sized(cell: Cell, unit: str, digits: int | None) -> Cell:
-    if not isinstance(cell.value, int):
-        return cell
-    figure, name = in_unit(cell.value, unit, digits)
-    return replace(cell, text=f"{figure} {name}" if unit == "auto" else figure)
+        return replace(cell, text=AXES.sub(lambda axes: _axes(axes[1], batch, last), cell.text))
+    return cell
 
 
 def _counted(cell: Cell, is_bytes: bool, unit: str, factor: int, digits: int | None) -> Cell:
@@ -214,11 +200,6 @@ def _counted(cell: Cell, is_bytes: bool, unit: str, factor: int, digits: int | N
 def as_flops(cell: Cell) -> Cell:
     """Return a cell of multiply-adds as FLOPs, two for each."""
     return _counted(cell, False, "", 2, None)
-
-
-def _rounded(cell: Cell, digits: int) -> Cell:
-    value: Any = cell.value
-    return replace(cell, text=NUMBER.sub(lambda _: f"{value:,.{digits}f}", cell.text, 1)) if value is not None else cell
 
 
 def _axes(text: str, batch: int, last: bool) -> str:

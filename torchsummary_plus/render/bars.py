@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ..data.arguments import integer
 from ..data.errors import choice_error
@@ -18,11 +18,7 @@ from ..table.rows import Report
 from . import figure as fig
 from .columns import COLUMNS
 from .comparison_tables import Compared, figures_table
-from .figure import Place
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+from .figure import Axes, Place
 
 Value = TypeVar("Value")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from ..data.records import tensors
 from ..data.units import size_text, structure_text
@@ -13,8 +13,6 @@ from ..memory.capacity import BatchSizeLimit
 from ..table.rows import Report, Row
 from .explain_layers import Layer
 from .explanation import ExplainedFigure, Explanation, Expr, bytes_of, in_words, minus, number, product, quotient, total
-
-Part = TypeVar("Part")
 
 UNLIKE = (ArithmeticError, LookupError, TypeError, ValueError)
 """What a rule may raise for a layer without an expected setting or parameter."""
@@ -159,7 +157,7 @@ def _figure(figure: str, layer: Layer, value: int) -> Expr | None:
     return expr if expr is not None and expr.value == value else None
 
 
-def _tried(part: Callable[[Layer], Part] | None, layer: Layer) -> Part | None:
+def _tried(part: Callable[[Layer], Any] | None, layer: Layer) -> Any:
     """Return the result of a part of a rule; None if there is none or it does not apply to the layer."""
     try:
         return None if part is None else part(layer)

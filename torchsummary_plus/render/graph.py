@@ -23,6 +23,7 @@ class _Tree:
     stop: int = 0
 
 
+Places = defaultdict[int, list[int]]  # By the place of a leaf, those of the leaves that it reads, or feeds.
 Reads = set[tuple[int, int]]  # The places of what is read and of what reads it.
 
 Pattern = tuple[Reads, Reads, Reads]
@@ -37,22 +38,39 @@ def folded(nodes: Sequence[GraphNode], edges: Edges) -> tuple[list[GraphNode], d
     what follows, unless all feed the same.
     """
     trees = _trees(nodes)
-    fold = _Fold(trees, edges)
-    for tree in [tree for tree in trees.values() if tree.node.parent is None]:
-        fold.visit(tree)
-    drawn_nodes = [fold.drawn[node.index] for node in nodes if node.index in fold.drawn]
+    leaves = [tree for tree in trees.values() if not tree.inside]
+    place = {tree.node.index: tree.start for tree in leaves}
+    read: Places = defaultdict(list)
+    fed: Places = defaultdict(list)
+    for source, target in edges:
+        read[place[target]].append(place[source])
+        fed[place[source]].append(place[target])
+    drawn: dict[int, GraphNode] = {}
+    runs: list[tuple[int, int, int]] = []  # The first leaf of each run, its length in leaves, and those of a member.
+    stack = [(tree, 1, "") for tree in trees.values() if tree.node.parent is None]
+    while stack:  # From the outside in: of a run, only the first member.
+        tree, repeats, until = stack.pop()
+        drawn[tree.node.index] = replace(tree.node, repeats=repeats, until=until)
+        position = 0
+        while position < len(tree.inside):
+            count = _run(tree.inside[position:], read, fed)
+            first, last = tree.inside[position], tree.inside[position + count - 1]
+            stack.append((first, count, last.node.name if count > 1 else ""))
+            if count > 1:
+                runs.append((first.start, last.stop - first.start, first.stop - first.start))
+            position += count
     merged: defaultdict[tuple[int, int], list[TensorSpec]] = defaultdict(list)
     for (source, target), specs in edges.items():
-        a, b, is_drawn = fold.place[source], fold.place[target], True
-        for first, length, size in fold.runs:
-            a_inside, b_inside = (first <= place < first + length for place in (a, b))
-            is_drawn = is_drawn and not (a_inside and b_inside and max(a, b) >= first + size)  # Between members.
-            a = first + (a - first) % size if a_inside else a
-            b = first + (b - first) % size if b_inside else b
-        ends = fold.node_at[a], fold.node_at[b]
+        a, b, is_drawn = place[source], place[target], True
+        for start, length, size in runs:
+            a_inside, b_inside = (start <= leaf < start + length for leaf in (a, b))
+            is_drawn = is_drawn and not (a_inside and b_inside and max(a, b) >= start + size)  # Between members.
+            a = start + (a - start) % size if a_inside else a
+            b = start + (b - start) % size if b_inside else b
+        ends = leaves[a].node.index, leaves[b].node.index
         if is_drawn:
             merged[ends] += [spec for spec in specs if spec not in merged[ends] or ends == (source, target)]
-    return drawn_nodes, dict(merged)
+    return [drawn[node.index] for node in nodes if node.index in drawn], dict(merged)
 
 
 def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:
@@ -74,80 +92,51 @@ def _trees(nodes: Sequence[GraphNode]) -> dict[int, _Tree]:
     return trees
 
 
-class _Fold:
-    """Which node stands for which others, worked out from the outside in."""
+def _run(trees: Sequence[_Tree], read: Places, fed: Places) -> int:
+    """Return how many trees, from the first one, are one run."""
+    first, count = trees[0], 1
+    own, before = _pattern(first, first, read), None
+    while own and count < len(trees) and trees[count].alike == first.alike:
+        other = _pattern(first, trees[count], read)
+        if other is None or (before or other) != other or not other[1] <= own[1] or other[2] != own[2]:
+            break
+        before = other
+        count += 1
+    while count > 1 and not _feed_alike(trees[:count], fed):
+        count -= 1
+    return count
 
-    def __init__(self, trees: Mapping[int, _Tree], edges: Edges) -> None:
-        leaves = [tree for tree in trees.values() if not tree.inside]
-        self.place = {tree.node.index: tree.start for tree in leaves}
-        self.node_at = [tree.node.index for tree in leaves]
-        self.sources: defaultdict[int, list[int]] = defaultdict(list)
-        self.targets: defaultdict[int, list[int]] = defaultdict(list)
-        for source, target in edges:
-            self.sources[self.place[target]].append(self.place[source])
-            self.targets[self.place[source]].append(self.place[target])
-        self.drawn: dict[int, GraphNode] = {}
-        self.runs: list[tuple[int, int, int]] = []
-        """The first leaf of a run, its length in leaves, and the leaves of a member."""
 
-    def visit(self, top: _Tree) -> None:
-        stack = [(top, 1, "")]
-        while stack:
-            tree, repeats, until = stack.pop()
-            self.drawn[tree.node.index] = replace(tree.node, repeats=repeats, until=until)
-            position = 0
-            while position < len(tree.inside):
-                count = self._run(tree.inside, position)
-                members = tree.inside[position : position + count]
-                stack.append((members[0], count, members[-1].node.name if count > 1 else ""))
-                if count > 1:
-                    first = members[0]
-                    self.runs.append((first.start, members[-1].stop - first.start, first.stop - first.start))
-                position += count
+def _pattern(first: _Tree, tree: _Tree, read: Places) -> Pattern | None:
+    """Return what a member of a run reads; None if it reads from earlier ones than the last, but not the same."""
+    size = first.stop - first.start
+    before: list[Reads] = [set() for _ in range((tree.start - first.start) // size)]
+    outside, inside = Reads(), Reads()
+    for place in range(tree.start, tree.stop):
+        own = place - tree.start
+        for source in read[place]:
+            if source >= tree.stop:
+                return None
+            if source >= tree.start:
+                inside.add((source - tree.start, own))
+            elif source >= first.start:
+                member, at = divmod(source - first.start, size)
+                before[member].add((at, own))
+            else:
+                outside.add((source, own))
+    if any(before[:-1]) and any(reads != before[-1] for reads in before):
+        return None
+    return before[-1] if before else Reads(), outside, inside
 
-    def _run(self, trees: Sequence[_Tree], position: int) -> int:
-        """Return how many trees from ``position`` are one run."""
-        first, end = trees[position], position + 1
-        own, read = self._pattern(first, first), None
-        while own and end < len(trees) and trees[end].alike == first.alike:
-            other = self._pattern(first, trees[end])
-            if other is None or (read or other) != other or not other[1] <= own[1] or other[2] != own[2]:
-                break
-            read = other
-            end += 1
-        while end - position > 1 and not self._feeds_alike(trees[position:end]):
-            end -= 1
-        return end - position
 
-    def _pattern(self, first: _Tree, tree: _Tree) -> Pattern | None:
-        """Return what a member of a run reads; None if it reads from earlier ones than the last, but not the same."""
-        size = first.stop - first.start
-        before: list[Reads] = [set() for _ in range((tree.start - first.start) // size)]
-        outside, inside = Reads(), Reads()
-        for place in range(tree.start, tree.stop):
-            own = place - tree.start
-            for source in self.sources[place]:
-                if source >= tree.stop:
-                    return None
-                if source >= tree.start:
-                    inside.add((source - tree.start, own))
-                elif source >= first.start:
-                    member, at = divmod(source - first.start, size)
-                    before[member].add((at, own))
-                else:
-                    outside.add((source, own))
-        if any(before[:-1]) and any(reads != before[-1] for reads in before):
-            return None
-        return before[-1] if before else Reads(), outside, inside
-
-    def _feeds_alike(self, members: Sequence[_Tree]) -> bool:
-        """Whether all members but the last feed the same nodes after the run, and the last at least those."""
-        stop = members[-1].stop
-        fed = [
-            {(p - member.start, t) for p in range(member.start, member.stop) for t in self.targets[p] if t >= stop}
-            for member in members
-        ]
-        return all(reads == fed[0] for reads in fed[:-1]) and fed[0] <= fed[-1]
+def _feed_alike(members: Sequence[_Tree], fed: Places) -> bool:
+    """Whether all members but the last feed the same nodes after the run, and the last at least those."""
+    stop = members[-1].stop
+    every = [
+        {(p - member.start, target) for p in range(member.start, member.stop) for target in fed[p] if target >= stop}
+        for member in members
+    ]
+    return all(feeds == every[0] for feeds in every[:-1]) and every[0] <= every[-1]
 
 
 OUTPUT = -1  # The node that stands for what the model returns; those of its inputs are -2, -3 and so on.

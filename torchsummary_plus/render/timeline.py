@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 from ..data.errors import InputError
 from ..data.tracking_records import Tracking
@@ -14,11 +13,7 @@ from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate, room_of_log
 from ..memory.gpus import named_gpu
 from . import figure as fig
-from .figure import Place
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+from .figure import Axes, Place
 
 HEIGHT = 2.3
 MOST_POINTS = 800  # Maximum number of points that a column can resolve: at 300 dpi, its axes are 840 dots wide.
