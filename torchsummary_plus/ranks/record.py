@@ -77,7 +77,7 @@ class Ranked:
     device: torch.device
     capability: Capability
     neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
-    proved: Proved = field(default_factory=set)
+    proved: Proved = field(default_factory=Proved)
     """Periods confirmed to repeat from layer to layer."""
 
     def of_rank(self, number: int) -> Ranked:
@@ -131,7 +131,7 @@ class Ranked:
         try:
             for cut in cuts[1:]:
                 logs.append(self._settled(example, listeners, cut, neighbours)[1])
-                if len(logs) == len(cuts) or proved:
+                if len(logs) == len(cuts) or proved.periods:
                     with suppress(NotRepeatingError):
                         return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole, proved)
             raise NotRepeatingError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import add, sub
 from typing import Any, NamedTuple
@@ -22,8 +22,13 @@ from ..trace.questions import OUTSIDE
 LOOKAHEAD = 256
 """Rows after a period that are compared."""
 
-Proved = set[frozenset[Any]]
-"""Periods that a third log has confirmed to repeat."""
+
+@dataclass
+class Proved:
+    """What rows have at every depth, numbered, and the periods of such rows that a third log has confirmed to repeat."""
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    periods: set[frozenset[tuple[int, int]]] = field(default_factory=set)
 
 
 class NotRepeatingError(Exception):
@@ -96,10 +101,9 @@ def grown(
         raise NotRepeatingError
     if dict(few.unknown).keys() != dict(last.unknown).keys():
         raise NotRepeatingError
-    known: dict[Hashable, int] = {}
-    tables = list(zip(*(_tables(log, stack, known) for log, stack in zip(logs, stacks))))
-    values = list(known)
-    sweeps = [_proved_sweeps(depths, values, set() if proved is None else proved) for depths in tables]
+    proved = Proved() if proved is None else proved
+    tables = list(zip(*(_tables(log, stack, proved.numbers) for log, stack in zip(logs, stacks))))
+    sweeps = [_proved_sweeps(depths, proved.periods) for depths in tables]
     times = len(whole.names) - len(stacks[0].names)
 
     def counts(name: str) -> tuple[tuple[str, int], ...]:
@@ -109,7 +113,7 @@ def grown(
 
     rows = [repeated(depths[0], depths[1], found, times) for depths, found in zip(tables, sweeps)]
     log = replace(
-        _of_tables(rows, values, few, paths, whole),
+        _of_tables(rows, list(proved.numbers), few, paths, whole),
         unknown=counts("unknown"),
         mult_adds=None if few.mult_adds is None else counts("mult_adds"),
         uncounted=counts("uncounted"),
@@ -120,7 +124,7 @@ def grown(
 
 
 def _tables(log: MemoryLog, stack: Stack, known: dict[Hashable, int]) -> list[list[Row]]:
-    """Return a log's tables; logs that are compared share ``known``, which numbers what rows have at every depth."""
+    """Return a log's tables; ``known`` numbers what rows have at every depth, for all logs that are compared."""
     places: list[tuple[Any, int]] = [*map(stack.place, log.module_paths), (None, -1)]  # The last is OUTSIDE's.
 
     def row(same: Hashable, numbers: tuple[int, ...], size: int = 0) -> Row:
@@ -130,39 +134,35 @@ def _tables(log: MemoryLog, stack: Stack, known: dict[Hashable, int]) -> list[li
     for moment in log.moments:
         template, layer = places[moment.module]
         moments.append(row((moment.operator, template, moment.phase, moment.step), (layer,)))
-    storages, order = [], {of: number for number, of in enumerate(dict.fromkeys(of for _, of, _ in log.events))}
-    for of in order:
-        spec = log.storages[of]
-        template, layer = places[spec.owner]
-        apart = template, replace(spec, owner=0, nbytes=0), log.stream(of)
-        storages.append(row(apart, (layer, spec.nbytes), spec.nbytes))
-    names = list(known)  # Not their numbers, which other ranks' logs do not share.
-    events = []
+    storages, events, order = list[Row](), list[Row](), dict[int, int]()  # Storages in the order of their events.
     for at, of, nbytes in log.events:
+        if of not in order:
+            order[of] = len(storages)
+            spec = log.storages[of]
+            template, layer = places[spec.owner]
+            same = moments[at].same, template, replace(spec, owner=0, nbytes=0), log.stream(of)
+            storages.append(row(same, (layer, spec.nbytes), spec.nbytes))
         storage = storages[order[of]]
-        same = names[moments[at].same], names[storage.same], not nbytes
-        events.append(row(same, (at, order[of], nbytes), storage.size))
+        events.append(row((moments[at].same, storage.same, not nbytes), (at, order[of], nbytes), storage.size))
     calls, outputs = [], []
     for number, call in enumerate(log.calls):
         template, layer = places[call.module]
         calls.append(row((template, call.step), (layer, call.outer, call.start, call.stop)))
-        for of in call.outputs:
-            if of in order:
-                storage = storages[order[of]]
-                outputs.append(row((template, call.step, names[storage.same]), (number, order[of]), storage.size))
-    doubts = [row(names[moments[d.moment].same], (d.event, d.moment, d.nbytes, d.lasting)) for d in log.doubts]
-    kernels = [row((names[moments[k.moment].same], k.kind, k.dtype), (k.moment, *k.numbers)) for k in log.kernels]
+        for place in (order[of] for of in call.outputs if of in order):
+            outputs.append(row((calls[-1].same, storages[place].same), (number, place), storages[place].size))
+    doubts = [row(moments[d.moment].same, (d.event, d.moment, d.nbytes, d.lasting)) for d in log.doubts]
+    kernels = [row((moments[k.moment].same, k.kind, k.dtype), (k.moment, *k.numbers)) for k in log.kernels]
     return [moments, storages, events, calls, outputs, doubts, kernels]
 
 
-def _proved_sweeps(tables: Sequence[Sequence[Row]], values: Sequence[Hashable], proved: Proved) -> list[Sweep]:
+def _proved_sweeps(tables: Sequence[Sequence[Row]], proved: set[frozenset[tuple[int, int]]]) -> list[Sweep]:
     """Return the sweeps by which the first two tables predict the third. Raises :class:`NotRepeatingError`.
 
     Without a third table, all their periods must be confirmed already.
     """
     few, more, *most = tables
     sweeps = find_sweeps(few, more)
-    periods = (Counter(values[row.same] for row in more[at : at + length]) for at, length in sweeps)
+    periods = (Counter(row.same for row in more[at : at + length]) for at, length in sweeps)
     found = {frozenset(period.items()) for period in periods}
     if most and [row[:2] for row in repeated(few, more, sweeps, 2)] == [row[:2] for row in most[0]]:
         proved |= found
@@ -259,7 +259,7 @@ def _of_tables(
 
     @cache
     def storage_of(same: int, layer: int, nbytes: int) -> StorageSpec:
-        template, spec, _ = values[same]
+        _, template, spec, _ = values[same]
         of_layer: StorageSpec = replace(spec, owner=module(template, layer), nbytes=nbytes)
         return of_layer
 
@@ -272,7 +272,7 @@ def _of_tables(
         template, step = values[row.same]
         layer, outer, start, stop = row.numbers
         module_calls.append(ModuleCall(module(template, layer), step, outer, start, stop, tuple(returned[number])))
-    streams = tuple(values[row.same][2] for row in storages)
+    streams = tuple(values[row.same][3] for row in storages)
     return replace(
         like,
         moments=tuple([moment_of(row.same, *row.numbers) for row in moments]),
