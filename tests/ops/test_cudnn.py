@@ -168,7 +168,7 @@ def test_a_smaller_plan_is_taken_where_there_is_no_memory() -> None:
     """As ``try_configs`` continues when an allocation fails; a plan that is not smaller would fail too."""
     assert Plans((64, 96, 16), (0,)).tried == (64, 16, 0) and Plans((64, 96, 16), (0,)).largest == 96
     assert Plans((0,), ()).tried == (0,) and Plans((0,), ()).largest == 0
-    context = context_range(1 << 40, uses_libraries=False)[1]
+    context = context_range(1 << 40)[1]
     for lesser, fits in (((), False), ((90 << 20,), False), ((90 << 20, 4 << 20), True), ((0,), True)):
         storages = (StorageSpec(100 << 20, None, 0), StorageSpec(100 << 20, "workspace", 0, lesser))
         events = ((0, 0, 100 << 20), (0, 1, 100 << 20), (0, 1, 0))
@@ -187,5 +187,5 @@ def test_a_convolution_begins_with_the_plan_that_ran_before(lesser: int, fits: b
     events = tuple((0, abs(n), sizes[n] if n >= 0 else 0) for n in order)
     log = MemoryLog((Moment("", -1, "forward", 0),), events, storages, ("",))
     options = estimate_memory(nn.ReLU(), (1,), 1, "cuda", mode="eval", progress=False).options
-    context = context_range(1 << 40, uses_libraries=False)[1]
+    context = context_range(1 << 40)[1]
     assert log_fits(log, "cuda", options, (120 << 20) + context) is fits

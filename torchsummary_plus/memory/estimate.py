@@ -42,7 +42,7 @@ from .attribution import (
     storage_kinds,
     timeline,
 )
-from .gpus import context_range, is_of_a_library, named_gpu, parse_memory
+from .gpus import context_range, named_gpu, parse_memory
 from .other_devices import other_device
 
 ORDER_BAND = 0.25
@@ -422,8 +422,7 @@ def bytes_outside(log: MemoryLog, backend: str, memory: int | float | str, gpu: 
     """Return the least and the most bytes outside the allocator: the CUDA context and NCCL's buffers."""
     if backend != "cuda":
         return 0, 0
-    uses_libraries = any(is_of_a_library(moment.operator) for moment in log.moments)
-    context, (low, high) = context_range(memory, uses_libraries, gpu), COMMUNICATOR_BYTES
+    context, (low, high) = context_range(memory, gpu), COMMUNICATOR_BYTES
     return context[0] + log.communicators * low, context[1] + log.communicators * high
 
 

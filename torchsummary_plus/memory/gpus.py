@@ -178,14 +178,14 @@ def named_gpu(memory: int | float | str) -> GPU | None:
     return candidates[0] if candidates else None
 
 
-def context_range(memory: int | float | str, uses_libraries: bool = True, gpu: str = "") -> tuple[int, int]:
+def context_range(memory: int | float | str, gpu: str = "") -> tuple[int, int]:
     """Return the least and the most bytes of a CUDA context, on the GPU named by ``memory`` or ``gpu``, else on any.
 
     >>> [nbytes // 1024**2 for nbytes in context_range("RTX 4090")]
     [224, 990]
     """
     card = named_gpu(memory) or named_gpu(gpu)
-    return context_bytes(None if card is None else card.compute_capability, uses_libraries)
+    return context_bytes(None if card is None else card.compute_capability)
 
 
 FEWEST = 1024
@@ -327,13 +327,8 @@ Sources: an RTX 3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recogniti
 (Hugging Face's anatomy of a model's memory); measured on an H100, 1,259 bare and 1,805 to 1,841 in training.
 """
 
-WITHOUT_LIBRARIES = 640
-"""The most for a step that uses neither cuBLAS, cuSOLVER nor cuDNN; their kernels account for the difference."""
-
-
 def context_bytes(
     capability: Capability | None,
-    uses_libraries: bool = True,
     environment: Mapping[str, str] = os.environ,
     cuda: int | None = None,
 ) -> Range:
@@ -357,29 +352,4 @@ def context_bytes(
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     if environment.get("CUDA_MODULE_LOADING") == "EAGER":
         low, high = EAGER
-    if not uses_libraries and high < EAGER[1]:
-        high = min(high, WITHOUT_LIBRARIES)
     return low * MIB, high * MIB
-
-
-LIBRARY_OPERATORS = (
-    *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "_int_mm", "linear"),
-    *("_scaled_mm", "_scaled_mm_v2", "_grouped_mm", "conv_tbc"),
-    *("convolution", "convolution_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "cudnn_batch_norm"),
-    *("native_multi_head_attention", "_transformer_encoder_layer_fwd"),
-    *("cholesky_inverse", "cholesky_solve", "geqrf", "lu_unpack", "ormqr", "orgqr", "triangular_solve"),
-)
-"""Operators that run in cuBLAS, cuSOLVER or cuDNN, besides those with ``linalg`` in their name.
-
-Fused attention has torch's own kernels.
-"""
-
-
-def is_of_a_library(operator: str) -> bool:
-    """Whether an operator runs in cuBLAS, cuSOLVER or cuDNN.
-
-    >>> is_of_a_library("aten::addmm"), is_of_a_library("aten::convolution.default"), is_of_a_library("aten::relu")
-    (True, True, False)
-    """
-    name = operator.rpartition("::")[2].split(".")[0]
-    return name in LIBRARY_OPERATORS or "linalg_" in name
