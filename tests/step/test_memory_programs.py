@@ -107,7 +107,6 @@ model, inputs = Model(), (torch.randn(32, 64),)
 """
 CAST = OWN.replace("WEIGHT", "w * 2")
 PROGRAMS = {
-    "quantised layers, to which the first call adds": LAYERS.replace("ENGINE", "onednn"),
     "quantised recurrent layers, objects within objects": f"""{QUANTISED.replace("ENGINE", "onednn")}
 model = quantize_dynamic(nn.Sequential(nn.GRU(32, 48, batch_first=True)), {{nn.GRU}})
 inputs = torch.randn(4, 5, 32),""",
@@ -144,6 +143,11 @@ def test_a_step_is_given_a_compiled_models_wrapper() -> None:
 
     estimate_memory(torch.compile(nn.Linear(8, 4)), (8,), 2, train_step=train_step)
     assert set(seen.all()) == {("_orig_mod.weight", "_orig_mod.bias")}
+
+
+def test_what_a_first_call_adds_to_packed_weights_is_in_the_range(child: Child) -> None:
+    verdict = child.judge(LAYERS.replace("ENGINE", "onednn"))
+    assert verdict.word == INSIDE and "quantized::linear_dynamic" in str(verdict)
 
 
 def test_frees_that_the_profiler_does_not_see(child: Child) -> None:

@@ -327,6 +327,7 @@ Sources: an RTX 3090 (pytorch/pytorch#54564, #55277, clovaai/deep-text-recogniti
 (Hugging Face's anatomy of a model's memory); measured on an H100, 1,259 bare and 1,805 to 1,841 in training.
 """
 
+
 def context_bytes(
     capability: Capability | None,
     environment: Mapping[str, str] = os.environ,

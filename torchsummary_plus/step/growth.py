@@ -25,7 +25,7 @@ LOOKAHEAD = 256
 
 @dataclass
 class Proved:
-    """What rows have at every depth, numbered, and the periods of such rows that a third log has confirmed to repeat."""
+    """What rows have at every depth, numbered, and the periods of rows that a third log has confirmed to repeat."""
 
     numbers: dict[Hashable, int] = field(default_factory=dict)
     periods: set[frozenset[tuple[int, int]]] = field(default_factory=set)

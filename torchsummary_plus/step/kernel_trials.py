@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import count
 from typing import Any
 
 import torch
@@ -43,7 +42,7 @@ from ..ops.scratch.registry import (
     most_bytes,
 )
 from ..trace.kernels import asks_values, change_tensors, tensors_of
-from .smaller_calls import Call, Shortened, extrapolated, shortened
+from .smaller_calls import Call, extrapolated, shortened
 
 AT_ONCE, AT_ONCE_WORK = 1 << 19, 3 * 10**8
 """Most elements and multiply-adds, per thread, of a call that is tried in its own size first: milliseconds."""
@@ -100,12 +99,12 @@ def unfreed_bytes(course: Course) -> int:
 
     QNNPACK's allocator does not report what it frees (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
 
-    >>> unfreed_bytes((Alloc(8), Alloc(4), Free(0), Alloc(2, lasts=True)))
+    >>> unfreed_bytes((Alloc(8), Alloc(4), Free(0)))
     4
     """
     freed = {step.buffer for step in course if isinstance(step, Free)}
     buffers = [step for step in course if isinstance(step, Alloc)]
-    return sum(buffer.nbytes for number, buffer in enumerate(buffers) if number not in freed and not buffer.lasts)
+    return sum(buffer.nbytes for number, buffer in enumerate(buffers) if number not in freed)
 
 
 aten = torch.ops.aten
@@ -120,8 +119,6 @@ class Trials:
     """Runs kernels on zeros for one estimate; those of torch are remembered for all."""
 
     def __init__(self) -> None:
-        self._packed: dict[int, torch.ScriptObject] = {}
-        """Objects of packed weights that kernels were called with, by hash: each call wraps them anew for Python."""
         self._of_libraries: dict[Any, Course | AtMost | None] = {}
         """Courses of other libraries' operators, which may be defined anew, and of objects of packed weights."""
 
@@ -140,12 +137,14 @@ class Trials:
         if any(result.layout is not torch.strided for result in tensors_of(out)):
             return UNKNOWN
         casts = is_foreign(name) and is_cast_inside("cpu")
-        objects = {hash(value): value for value in args if type(value) is torch.ScriptObject}
-        known = self._of_libraries if is_foreign(name) or objects else _COURSES
-        is_later = bool(objects) and objects.keys() <= self._packed.keys()
-        course = _known(func, Call(args, kwargs, out), known, casts, is_later)
-        self._packed.update(objects)
+        known = self._of_libraries if is_foreign(name) or _has_packed(args) else _COURSES
+        course = _known(func, Call(args, kwargs, out), known, casts)
         return UNKNOWN if course is None else course
+
+
+def _has_packed(args: tuple[Any, ...]) -> bool:
+    """Whether arguments have an object of packed weights."""
+    return any(isinstance(value, torch.ScriptObject) for value in args)
 
 
 @cache
@@ -155,12 +154,9 @@ def _only_views(func: OpOverload) -> bool:
 
 
 def _known(
-    func: OpOverload, call: Call, known: dict[Any, Course | AtMost | None], casts: bool = False, is_later: bool = False
+    func: OpOverload, call: Call, known: dict[Any, Course | AtMost | None], casts: bool = False
 ) -> Course | AtMost | None:
-    """Return a call's course, tried once for all calls alike; None if an operand is not strided.
-
-    ``is_later`` says that objects of packed weights have been used before.
-    """
+    """Return a call's course, tried once for all calls alike; None if an operand is not strided."""
     args, kwargs, out = call
     surroundings = (
         torch.get_num_threads(),
@@ -171,7 +167,6 @@ def _known(
         torch.get_default_dtype(),
         float32_precisions(),
         casts and torch.get_autocast_dtype("cpu"),
-        is_later,
     )
     read: list[Any] = [id(func), surroundings, _selected(func, args, out)]
     operands: list[Tensor] = []
@@ -189,10 +184,10 @@ def _known(
     except KeyError:
         if len(known) >= _REMEMBERED:
             known.clear()
-        known[key] = course = _tried(func, call, casts, is_later)
+        known[key] = course = _tried(func, call, casts)
         return course
     except TypeError:  # An argument cannot be a key.
-        return _tried(func, call, casts, is_later)
+        return _tried(func, call, casts)
 
 
 def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
@@ -205,25 +200,25 @@ def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
                 yield int((each.detach().reshape(-1).to(torch.int64) * weights).sum())
 
 
-def _tried(func: OpOverload, call: Call, casts: bool, is_later: bool) -> Course | AtMost | None:
+def _tried(func: OpOverload, call: Call, casts: bool) -> Course | AtMost | None:
     """Return a call's course, from smaller calls if it is large and those agree."""
     work = multiply_adds(func, *call) or 0
     tensors = tensors_of(call)
     elements = sum(tensor.numel() for tensor in tensors)
     if is_foreign(func.name()):
-        return _trial(func, call, casts, is_later) if work <= LONGEST_FOREIGN and _fits(func, call) else None
+        return _trial(func, call, casts) if work <= LONGEST_FOREIGN and _fits(func, call) else None
     threads = torch.get_num_threads()
     share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
     if share < 1 and id(func) not in _OF_STORAGES:
         course = _in_turn(func, call) or _from_smaller(func, call, share)
         if course is not None:
             return course
-    return _with_masks(func, call, is_later) if work <= LONGEST and _fits(func, call) else None
+    return _with_masks(func, call) if work <= LONGEST and _fits(func, call) else None
 
 
-def _with_masks(func: OpOverload, call: Call, is_later: bool = False) -> Course | AtMost | None:
+def _with_masks(func: OpOverload, call: Call) -> Course | AtMost | None:
     """Return a call's course on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
-    course = _trial(func, call, is_later=is_later)
+    course = _trial(func, call)
     masks = [
         each for each in tensors_of(call[:2]) if each.dtype is torch.bool and (isinstance(each, Fake) or each.is_meta)
     ]
@@ -262,10 +257,6 @@ def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
                 sizes = sizes if len({takes_onednn(*_convolution(func, args)) for args, *_ in calls}) == 1 else None
             if sizes is not None:
                 ways.append((way, sizes))
-    if _is_pointwise(func, call.args):  # Any position is computed alike, as is any image.
-        height = Shortened(call, int(call.args[0].shape[2]), 2)
-        sizes = height.sizes(share, torch.get_num_threads(), 2)
-        ways += [] if sizes is None else [(height, sizes)]
     ways.sort(key=lambda each: each[0].elements(max(each[1])) > 4 * AT_ONCE)
     for way, sizes in ways:
         course = extrapolated(way, sizes, course_of)
@@ -296,15 +287,6 @@ _OF_STORAGES = {
 """Operators whose results are as large as an argument's whole storage."""
 
 _CONVOLUTIONS = {aten.convolution.default, aten._convolution.default, aten.convolution_backward.default}
-
-
-def _is_pointwise(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether a convolution is 1x1 without strides or padding."""
-    if func not in _CONVOLUTIONS:
-        return False
-    _, weight, stride, *_ = _convolution(func, args)
-    padding = args[5 if func is aten.convolution_backward.default else 4]
-    return all(size == 1 for size in (*weight.shape[2:], *stride)) and not any(padding)
 
 
 def _convolution(func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -344,18 +326,12 @@ def _in_turn(func: OpOverload, call: Call) -> Course | None:
     return tuple(course)
 
 
-def _trial(
-    func: OpOverload, call: Call, casts: bool = False, is_later: bool = False, fills: Iterable[Fill] = ()
-) -> Course | None:
-    """Return the course of one call; None if the kernel fails, or its results have other shapes than expected.
-
-    What only the first call of an object of packed weights keeps lasts, if later calls free all they allocate.
-    """
+def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fill] = ()) -> Course | None:
+    """Return the course of one call; None if the kernel fails, or its results have other shapes than expected."""
     args, _, out = call
     selected = _selected(func, args, out)
     if selected == -1:
         return None
-    has_packed = any(isinstance(value, torch.ScriptObject) for value in args)
     drawing = taking_generator(func) if draws(func) else None
     if drawing is not None:
         func, call = drawing, call._replace(kwargs={**call.kwargs, "generator": torch.default_generator})
@@ -368,17 +344,13 @@ def _trial(
                 unlike = [real for real, fake in results if real.shape != fake.shape]
                 if any(selected is not None or (real.numel() and real.dim() > 1) for real in unlike):
                     continue
-                if has_packed or is_foreign(func.name()) or unfreed_bytes(first):
-                    # The first run created what the library keeps.
-                    own, named = _fresh(func, call, fill) if has_packed or casts else (own, named)
+                if is_foreign(func.name()) or unfreed_bytes(first):
+                    # The first run created what the library keeps; an object of packed weights keeps its own.
+                    own, named = _fresh(func, call, fill) if casts or _has_packed(args) else (own, named)
                     first, _ = _course(func, own, named)
-                later = _course(func, own, named)[0] if has_packed else first
             except Exception:
                 continue
-            if has_packed and not unfreed_bytes(later):
-                freed, number = {step.buffer for step in first if isinstance(step, Free)}, count()
-                first = tuple(s._replace(lasts=next(number) not in freed) if isinstance(s, Alloc) else s for s in first)
-            return later if is_later else first
+            return first
     return None
 
 

@@ -305,7 +305,7 @@ class Ledger(Listener):
                 is_saved, saved = step.nbytes == saved, 0 if step.nbytes == saved else saved
                 is_new, band_here = bool(step.nbytes) and not is_saved, max(error, step.band)
                 number = self._allocate(step.nbytes, owner, band_here) if is_new else None
-                buffers.append(None if step.lasts else number)
+                buffers.append(number)
             elif isinstance(step, Free):
                 number, buffers[step.buffer] = buffers[step.buffer], None
                 if number is not None:

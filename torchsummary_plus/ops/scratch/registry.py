@@ -56,13 +56,12 @@ class Result(NamedTuple):
 
 
 class Alloc(NamedTuple):
-    """The kernel allocates a buffer; buffers count from 0. It lives at most until the kernel ends, unless it lasts.
+    """The kernel allocates a buffer; buffers count from 0. It lives at most until the kernel ends.
 
     ``band`` is its relative error.
     """
 
     nbytes: int
-    lasts: bool = False
     band: float = 0.0
 
 
