@@ -9,14 +9,14 @@ from torch import nn
 from tests.ops.test_workspace_cuda_layers import course
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.attribution import run_log
-from torchsummary_plus.ops.scratch.cuda.convolution import Convolution, Route, route, strided
+from torchsummary_plus.ops.scratch.cuda.convolution import Convolution, Route, route
 from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.step.workspace import Workspaces
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32, last: bool = False) -> Any:
     tensor = torch.empty(shape, dtype=dtype, device="meta")
-    return strided(tensor.to(memory_format=torch.channels_last) if last else tensor)
+    return tensor.to(memory_format=torch.channels_last) if last else tensor
 
 
 HALF, BRAIN, DOUBLE = torch.float16, torch.bfloat16, torch.float64

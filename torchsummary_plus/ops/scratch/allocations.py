@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 import torch
@@ -18,21 +17,6 @@ INT64 = 8
 """Bytes of an index, and of the float64 or int64 that a Python number becomes."""
 
 
-def elements(tensor: Any) -> int:
-    """Return the number of elements."""
-    return int(prod(tensor.shape))
-
-
-def itemsize(tensor: Any) -> int:
-    """Return the bytes of one element."""
-    return int(tensor.element_size())
-
-
-def nbytes(tensor: Any) -> int:
-    """Return the bytes of the elements, each counted once."""
-    return elements(tensor) * itemsize(tensor)
-
-
 def suggested(tensor: Any) -> Any:
     """Return the memory format that torch's kernels derive from the strides."""
     if not is_channels_last(tensor):
@@ -42,7 +26,7 @@ def suggested(tensor: Any) -> Any:
 
 def copied(tensor: Any, layout: Any = torch.contiguous_format) -> int:
     """Return the bytes of the copy that ``tensor.contiguous(memory_format=layout)`` makes; 0 if none is needed."""
-    return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else nbytes(tensor)
+    return 0 if tensor is None or tensor.is_contiguous(memory_format=layout) else int(tensor.nbytes)
 
 
 def flattened(tensor: Any) -> int:
@@ -53,7 +37,7 @@ def flattened(tensor: Any) -> int:
     """
     axes = [(size, step) for size, step in zip(tensor.shape, tensor.stride()) if size != 1]
     is_even = all(step == size * inner for (_, step), (size, inner) in pairwise(axes))
-    return 0 if is_even or not tensor.numel() else nbytes(tensor)
+    return 0 if is_even or not tensor.numel() else int(tensor.nbytes)
 
 
 def results(out: Any) -> tuple[Result, ...]:
@@ -134,3 +118,14 @@ def joined(*courses: Iterable[Step]) -> Course:
     for course in courses:
         steps.append(course)
     return steps.course()
+
+
+def ended(course: Course) -> Course:
+    """Return a course that frees all of its buffers.
+
+    >>> ended((Alloc(8), Alloc(4), Free(0)))[-1]
+    Free(buffer=1)
+    """
+    freed = {step.buffer for step in course if isinstance(step, Free)}
+    count = sum(isinstance(step, Alloc) for step in course)
+    return *course, *(Free(number) for number in range(count) if number not in freed)

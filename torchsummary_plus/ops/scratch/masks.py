@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .allocations import elements
-
 
 def _counted(masks: Sequence[Any]) -> int | None:
     """Return how many positions masks select; None if unknown."""
@@ -45,7 +43,7 @@ def fills(indices: Sequence[Any], values: Any) -> bool:
     """
     masks = masks_of(indices)
     alone = len(masks) == 1 and all(index is None or index is masks[0] for index in indices)
-    return alone and elements(values) == 1 and values.device.type == "cpu"
+    return alone and values.numel() == 1 and values.device.type == "cpu"
 
 
 _COUNTS: MutableMapping[torch.Tensor, tuple[int, int]] = WeakTensorKeyDictionary()

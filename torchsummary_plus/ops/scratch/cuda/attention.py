@@ -17,7 +17,7 @@ from ....data.capability import Capability, Chip
 from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...dtypes import HALVES
-from ..allocations import buffers, nbytes, results
+from ..allocations import buffers, results
 from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, at_peak, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
@@ -88,7 +88,7 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     batch, heads, rows, width = query.shape
     wide = _rounded(width)
     tall = round_up(rows, 128)
-    copies = tuple(Alloc(nbytes(tensor)) for tensor in (grad, output) if not _is_turned(tensor))
+    copies = tuple(Alloc(tensor.nbytes) for tensor in (grad, output) if not _is_turned(tensor))
     sums = Alloc(batch * heads * tall * 4), Alloc(batch * heads * tall * wide * 4)
     shares: tuple[Alloc, ...] = ()
     if key.shape[1] != heads:
@@ -158,8 +158,8 @@ def efficient_backward(
     widest = max(width, value.shape[-1])
     tile, keys, limit = _tile(chip, query.dtype, widest, bool(dropout))
     half = query.element_size() == 2
-    copies = () if _is_turned(grad) else (Alloc(nbytes(grad)),)
-    spread = () if key.shape[1] == heads else tuple(Alloc(heads // t.shape[1] * nbytes(t)) for t in (key, value))
+    copies = () if _is_turned(grad) else (Alloc(grad.nbytes),)
+    spread = () if key.shape[1] == heads else tuple(Alloc(heads // t.shape[1] * t.nbytes) for t in (key, value))
     steps: list[Alloc | Result | Free] = [*copies, *results(out), *spread]
     in_registers = half and limit <= tile
     if half and (in_registers or not (7, 0) <= chip < (7, 5)):

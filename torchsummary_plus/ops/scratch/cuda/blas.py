@@ -21,7 +21,6 @@ from ....data.capability import Capability, Chip
 from ....data.units import MIB, round_up
 from ....live.versions import since
 from ...shapes.registry import is_dense
-from ..allocations import nbytes
 from ..registry import Alloc, AtMost, Course, Result, lasting, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
@@ -162,7 +161,7 @@ def by_vector(out: Any, *operands: Any, **_: Any) -> Course:
     matrix, vector = _tensors(operands)[-2:]
     if not matrix.numel():
         return ()
-    copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(nbytes(vector)),)
+    copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(vector.nbytes),)
     return *copies, *_copies(matrix, is_readable=lambda read: 1 in read.stride() or 1 in read.shape)
 
 
@@ -173,7 +172,7 @@ def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
 def _copies(*tensors: Any, is_readable: Callable[[Any], bool]) -> Course:
     if not all(tensor.numel() for tensor in tensors):
         return ()
-    return tuple(Alloc(nbytes(t)) for t in tensors if not is_readable(t))
+    return tuple(Alloc(t.nbytes) for t in tensors if not is_readable(t))
 
 
 def _is_multiplied_in_place(matrix: Any) -> bool:

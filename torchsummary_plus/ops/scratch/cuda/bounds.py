@@ -15,7 +15,7 @@ import torch
 
 from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
-from ..allocations import INT64, NATIVE, elements, itemsize, nbytes
+from ..allocations import INT64, NATIVE
 from ..registry import DOUBT, OLDEST, AtMost, Register, lasting, reserve, scratch
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
@@ -49,7 +49,7 @@ class Bound:
         """Return the bound of a call."""
         operands = list(all_tensors([args[place] for place in self.of] if self.of else (out, args, kwargs)))
         count = torch.broadcast_shapes(*(tensor.shape for tensor in operands)).numel() if self.broadcasts else 0
-        each = ((max(elements(tensor), count), self.factor * itemsize(tensor)) for tensor in operands)
+        each = ((max(tensor.numel(), count), self.factor * tensor.element_size()) for tensor in operands)
         nbytes = sum(number * (size + self.indices * INT64) for number, size in each)
         return AtMost(nbytes + self.least, multiplies=self.multiplies)
 
@@ -118,15 +118,15 @@ for _bound, _names in BOUNDS.items():
 @_bounds("_linalg_eigh")
 def eigenvalues(out: Any, x: Any, *_: Any, **__: Any) -> AtMost:
     """As other solvers, and room for each small matrix: on an H200, up to 385,200 bytes in float32."""
-    each = MIB // 4 * itemsize(x) if x.shape[-1] <= 32 else 0
-    return AtMost(2 * DOUBT * nbytes(x) + each * prod(x.shape[:-2]) + SOLVER, multiplies=True)
+    each = MIB // 4 * x.element_size() if x.shape[-1] <= 32 else 0
+    return AtMost(2 * DOUBT * x.nbytes + each * prod(x.shape[:-2]) + SOLVER, multiplies=True)
 
 
 @_bounds("_cdist_forward")
 def distances(out: Any, x: Any, y: Any, *_: Any) -> AtMost:
     """Copies of both sides in the batch of all."""
     batch = prod(out.shape[:-2])
-    return AtMost(sum(batch * prod(side.shape[-2:]) * itemsize(side) for side in (x, y)) + MIB)
+    return AtMost(sum(batch * prod(side.shape[-2:]) * side.element_size() for side in (x, y)) + MIB)
 
 
 @_bounds("_cdist_backward", "_pdist_backward")
@@ -134,20 +134,20 @@ def distances_backward(out: Any, *args: Any) -> AtMost:
     """Copies of the operands, and a gradient of each pair of rows, added up in several blocks."""
     operands = all_tensors((out, args))
     rows = max(tensor.shape[-2] for tensor in operands if tensor.dim() > 1)
-    return AtMost(sum(map(nbytes, operands)) + DOUBT * rows * nbytes(out) + MIB)
+    return AtMost(sum(tensor.nbytes for tensor in operands) + DOUBT * rows * out.nbytes + MIB)
 
 
 @_bounds("mvlgamma")
 def mvlgamma(out: Any, x: Any, p: int) -> AtMost:
     """An element for each of the ``p`` terms of a result."""
-    return AtMost(p * (nbytes(out) + itemsize(out)) + MIB)
+    return AtMost(p * (out.nbytes + out.element_size()) + MIB)
 
 
 @reserve("cuda", "aten::linalg_lstsq", source="aten/src/ATen/native/BatchLinearAlgebra.cpp")
 def least_squares_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
     """The solution is a part of a copy of the right-hand sides, as many rows as the matrices' larger side."""
     rows, columns = x.shape[-2:]
-    return (nbytes(out[0]) // columns * max(rows, columns) if columns else None, *(None,) * (len(out) - 1))
+    return (out[0].nbytes // columns * max(rows, columns) if columns else None, *(None,) * (len(out) - 1))
 
 
 @reserve("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE)
@@ -155,8 +155,8 @@ def unique_storage(
     out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
 ) -> tuple[int, int, int]:
     """The elements, and their counts, are as many as the input's before they are resized; their storage stays large."""
-    places = INT64 * elements(x)
-    return (2, places * inverse, 2 * INT64) if x.dtype is torch.bool else (nbytes(x), places * inverse, places * counts)
+    places = INT64 * x.numel()
+    return (2, places * inverse, 2 * INT64) if x.dtype is torch.bool else (x.nbytes, places * inverse, places * counts)
 
 
 @reserve("cuda", "aten::unique_consecutive", source=UNIQUE)
@@ -182,9 +182,9 @@ def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int
     """
     buffers, settings = rest[:4], rest[4:]
     is_per_channel = settings[4:5] and settings[4]
-    if not is_per_channel or elements(buffers[0]):
+    if not is_per_channel or buffers[0].numel():
         return ()
-    growth = [round_up(len(x) * itemsize(each), block) - round_up(nbytes(each), block) for each in buffers]
+    growth = [round_up(len(x) * each.element_size(), block) - round_up(each.nbytes, block) for each in buffers]
     return tuple((each.untyped_storage()._cdata, more) for each, more in zip(buffers, growth) if more)
 
 

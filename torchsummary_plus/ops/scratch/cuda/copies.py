@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...shapes.registry import is_dense
-from ..allocations import INT64, Allocations, buffers, copied, copies, elements, itemsize, nbytes, results, suggested
+from ..allocations import INT64, Allocations, buffers, copied, copies, results, suggested
 from ..registry import Alloc, Course, Free, Result, reserve, scratch
 from .sorting import scan_of_row
 
@@ -53,7 +53,7 @@ def _in_kernels_format(out: Any, read: Any, *_: Any) -> Course:
         return Result(0), *copies(read)
     if read.shape[1] >= FEWEST_CHANNELS:
         return Result(0), *buffers(copied(read, torch.channels_last))
-    return Result(0), Alloc(nbytes(out)), *copies(read)
+    return Result(0), Alloc(out.nbytes), *copies(read)
 
 
 _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
@@ -119,10 +119,10 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
      "UnfoldBackwardKernel.cu", ("unfold_backward",)),
     (lambda out, *_: (Alloc(INT64),), "PowKernel.cu: the base as a tensor", ("pow.Scalar",)),
     # The input in the result's dtype, ahead of the result.
-    (lambda out, x, *_, **__: (Alloc(nbytes(out)), Result(0)) if x.dtype is not out.dtype else (Result(0),),
+    (lambda out, x, *_, **__: (Alloc(out.nbytes), Result(0)) if x.dtype is not out.dtype else (Result(0),),
      "PowKernel.cu, TensorCompare.cu: by the iterator's common dtype", ("pow.Tensor_Scalar", "clamp")),
     # Of complex numbers a complex result, whose real parts are copied to the real one.
-    (lambda out, x: (Result(0), *buffers(nbytes(x) if x.is_complex() and not out.is_complex() else 0)),
+    (lambda out, x: (Result(0), *buffers(x.nbytes if x.is_complex() and not out.is_complex() else 0)),
      "AbsKernel.cu, by UnaryOps.cpp", ("abs", "angle")),
     # Results that are not allocated in their order: the mask first, the workspace first, the sizes of bags first.
     (lambda out, *_, **__: (Result(1), Result(0)), "Dropout.cu, dropout_cuda", ("native_dropout",)),
@@ -132,11 +132,11 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
      ("_embedding_bag", "_embedding_bag_forward_only")),
     # A mean also counts: the counts, ones for the source, and a mask of counts of 0.
     (lambda out, x, dim, index, src, reduce, **_: () if reduce != "mean" else (
-        Alloc(nbytes(out)), Alloc(nbytes(src)), Alloc(elements(out))),
+        Alloc(out.nbytes), Alloc(src.nbytes), Alloc(out.numel())),
      "TensorAdvancedIndexing.cpp", ("scatter_reduce.two", "scatter_reduce_.two")),
     # The result starts with the input's bytes and is allocated anew if they are too few.
-    (lambda out, x, *_: (Result(0), *copies(x)) if nbytes(out) <= nbytes(x) else (
-        Alloc(nbytes(x)), *copies(x), Result(0)), "Im2Col.cu, Col2Im.cu", ("im2col", "col2im")),
+    (lambda out, x, *_: (Result(0), *copies(x)) if out.nbytes <= x.nbytes else (
+        Alloc(x.nbytes), *copies(x), Result(0)), "Im2Col.cu, Col2Im.cu", ("im2col", "col2im")),
 )  # fmt: skip
 for _formula, _file, _names in _RULES:
     scratch("cuda", *(f"aten::{name}" for name in _names), source=f"{SOURCE}{_file}")(_formula)
@@ -144,7 +144,7 @@ for _formula, _file, _names in _RULES:
 
 # The result starts with the input's bytes; where they are enough, its storage keeps them.
 reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2Im.cu")(
-    lambda out, x, *_: (max(nbytes(x), nbytes(out)),)
+    lambda out, x, *_: (max(x.nbytes, out.nbytes),)
 )
 
 
@@ -154,8 +154,8 @@ def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
 
     Source of the conversion: aten/src/ATen/native/ReduceOps.cpp, ``impl_func_cum_ops``.
     """
-    converted = nbytes(out) if x.dtype is not out.dtype else 0
-    plain = nbytes(out) if not x.is_contiguous() and (not converted or is_dense(x)) else 0
+    converted = out.nbytes if x.dtype is not out.dtype else 0
+    plain = out.nbytes if not x.is_contiguous() and (not converted or is_dense(x)) else 0
     return *results(out), *buffers(converted, plain, scan_of_row(out, x, dim))
 
 
@@ -170,10 +170,10 @@ def _between(target: Any, x: Any, non_blocking: bool = False) -> tuple[Alloc, ..
     if sides == ("cpu", "cuda"):
         if non_blocking and not same_dtype:  # The source is converted first, and then made contiguous.
             is_permuted = is_dense(x) and not x.is_contiguous()
-            return buffers(elements(x) * itemsize(target), nbytes(target) if is_permuted else 0)
-        return () if x.is_contiguous() and same_shape else (Alloc(elements(target) * itemsize(x)),)
+            return buffers(x.numel() * target.element_size(), target.nbytes if is_permuted else 0)
+        return () if x.is_contiguous() and same_shape else (Alloc(target.numel() * x.element_size()),)
     if non_blocking and not same_dtype:
-        return (Alloc(elements(target) * itemsize(x)),)
+        return (Alloc(target.numel() * x.element_size()),)
     return copies(target)
 
 
@@ -187,17 +187,17 @@ scratch("cuda", "aten::_to_copy", source=TRANSFERS)(
 def isinf(out: Any, x: Any) -> Course:
     """The magnitudes of floating-point numbers; of complex ones those of a part, then of the other, and its flags."""
     if x.is_complex():
-        part = Alloc(nbytes(x) // 2)
-        return part, Result(0), Free(0), part, Alloc(elements(x))
-    return (Alloc(nbytes(x)), Result(0)) if x.dtype.is_floating_point else (Result(0),)
+        part = Alloc(x.nbytes // 2)
+        return part, Result(0), Free(0), part, Alloc(x.numel())
+    return (Alloc(x.nbytes), Result(0)) if x.dtype.is_floating_point else (Result(0),)
 
 
 @scratch("cuda", "aten::isin.Tensor_Tensor", source="aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu")
 def is_in(out: Any, x: Any, tests: Any, **_: Any) -> Course:
     """For few test elements each pair is compared, and any of a row is copied to the result."""
-    if elements(tests) >= 10 * elements(x) ** 0.145:  # Others are sorted together, by operators of their own.
+    if tests.numel() >= 10 * x.numel() ** 0.145:  # Others are sorted together, by operators of their own.
         return ()
-    return Result(0), Alloc(elements(x) * elements(tests)), Alloc(elements(x))
+    return Result(0), Alloc(x.numel() * tests.numel()), Alloc(x.numel())
 
 
 @scratch("cuda", "aten::roll", source=f"{SOURCE}TensorTransformations.cu, roll_cuda")
@@ -206,7 +206,7 @@ def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Course:
     steps = Allocations()
     previous = list(steps.append(copies(x)))
     for _axis in dims[:-1]:
-        rolled = steps.buffer(nbytes(x))
+        rolled = steps.buffer(x.nbytes)
         steps.free(*previous)
         previous = [rolled]
     steps.result(0)

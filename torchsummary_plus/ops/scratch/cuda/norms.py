@@ -19,7 +19,7 @@ from ....data.units import ceil_div, power_of_two_below
 from ....live.versions import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
 from ...shapes.registry import is_dense, preserved_strides
-from ..allocations import Allocations, buffers, copied, copies, elements, itemsize, joined, nbytes, results, suggested
+from ..allocations import Allocations, buffers, copied, copies, joined, results, suggested
 from ..registry import Alloc, Course, Free, Result, scratch
 from .reductions import Reduction, course, extreme, staged, summing, welford
 
@@ -50,7 +50,7 @@ def layer_norm_backward(
     if weight is None or rows <= MANY_ROWS or width // TILE >= chip.multiprocessors // 2:
         return steps.course()
     parts = min(MOST_BLOCKS // ceil_div(width, TILE), ceil_div(rows, TILE))
-    size = itemsize(weight)
+    size = weight.element_size()
     for _gradient in range(gradients):
         steps.buffer(parts * width * size)
     over_parts = Reduction((parts, width), (0, size), (width * size, size), 0)
@@ -100,8 +100,8 @@ def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: in
     is_whole = since(WHOLE_OPERATOR_SINCE)
     if is_whole and not x.numel():
         return results(out)
-    size = max(4, itemsize(x))
-    is_half = itemsize(x) < size
+    size = max(4, x.element_size())
+    is_half = x.element_size() < size
     statistics = (Alloc(n * groups * size),) * 2 if is_half and since(STATISTICS_TWICE_SINCE) else ()
     is_plain = not _is_read_by_channel(x) and (hxw == 1 or (weight is None and bias is None))
     factors = () if is_plain else (Alloc(n * c * size),) * 2
@@ -117,7 +117,7 @@ def group_norm_backward(
     is_whole, is_last, layout = since(WHOLE_OPERATOR_SINCE), _is_read_by_channel(x), _read_layout(x)
     if is_whole and not x.numel():
         return results(out)
-    size = max(4, itemsize(x))
+    size = max(4, x.element_size())
     per_channel, per_group = Alloc(n * c * size), Alloc(n * groups * size)
     read = buffers(*(copied(tensor, layout) for tensor in (grad, x)))
     sums = () if is_whole and hxw == 1 and not is_last else (per_channel, per_channel)
@@ -139,10 +139,10 @@ THREADS, WIDEST, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 
 # Four or two values for each channel and row of blocks.
 scratch("cuda", "aten::batch_norm_stats", source=BATCH_NORM)(
-    lambda out, x, eps: buffers(*_staging(x, 4 * itemsize(out[0])))
+    lambda out, x, eps: buffers(*_staging(x, 4 * out[0].element_size()))
 )
 scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)(
-    lambda out, grad, x, mean, *_: buffers(*_staging(x, 2 * itemsize(mean)))
+    lambda out, grad, x, mean, *_: buffers(*_staging(x, 2 * mean.element_size()))
 )
 
 
@@ -199,7 +199,7 @@ def native_batch_norm_backward(
     if reduces and is_rows(x) and is_rows(grad):
         steps.append((per_channel, per_channel))
         if weight is not None:
-            steps.append(places.get(place, Alloc(nbytes(weight))) for place in (1, 2))
+            steps.append(places.get(place, Alloc(weight.nbytes)) for place in (1, 2))
         steps.free(*steps.append(map(Alloc, _staging(x, 2 * size))))
     elif reduces:
         steps.append((per_channel, per_channel) if out[0] is not None else ())
@@ -228,14 +228,14 @@ def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> C
         return ()
     copied = copies(x)
     softmax: Course = (Result(0), *copied, *(Free(place) for place in range(len(copied))))
-    masks = Alloc(elements(x)), Alloc(elements(x) // x.shape[dim])
+    masks = Alloc(x.numel()), Alloc(x.numel() // x.shape[dim])
     mask = torch.empty_strided(x.shape, preserved_strides(x), dtype=torch.bool, device="meta")
     stages = course(chip, mask, [dim], torch.bool, extreme(torch.bool))
-    return joined(softmax, masks, stages, (Alloc(itemsize(out)),))
+    return joined(softmax, masks, stages, (Alloc(out.element_size()),))
 
 
 @scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu")
 def softmax_backward(out: Any, grad: Any, *_: Any) -> Course:
     """The product of gradient and output, in the gradient's layout, and a contiguous copy of it."""
-    product = Alloc(nbytes(grad))
+    product = Alloc(grad.nbytes)
     return (product, product) if is_dense(grad) and not grad.is_contiguous() else (product,)

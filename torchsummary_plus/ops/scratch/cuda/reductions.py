@@ -22,7 +22,7 @@ from ....data.units import ceil_div, power_of_two_below
 from ...dtypes import HALVES, result_type
 from ...shapes.registry import preserved_strides
 from ...strides import order_of_axes
-from ..allocations import Allocations, copies, itemsize, joined, nbytes, results
+from ..allocations import Allocations, copies, joined, results
 from ..registry import Alloc, AtMost, Course, reserve, scratch
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
@@ -214,9 +214,9 @@ def _reduced(chip: Chip, out: Any, count: int) -> Course:
 
 # The result has room for all losses before it is resized to one element; its storage stays large.
 reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)(
-    lambda out, x, target, *_: (pairs(x, target) * itemsize(out),)
+    lambda out, x, target, *_: (pairs(x, target) * out.element_size(),)
 )
-reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS)(lambda out, x, *_: (nbytes(x),))
+reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS)(lambda out, x, *_: (x.nbytes,))
 
 
 @scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)
@@ -225,13 +225,13 @@ def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEA
     if not reduction:
         return ()
     count = pairs(x, target)
-    return joined((Alloc(count * itemsize(out)),), _reduced(chip, out, count))
+    return joined((Alloc(count * out.element_size()),), _reduced(chip, out, count))
 
 
 @scratch("cuda", "aten::binary_cross_entropy", source=LOSS)
 def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Course:
     """The losses are in the result's storage; the mean is copied there."""
-    return joined((Alloc(itemsize(out)),), _reduced(chip, out, x.numel())) if reduction else ()
+    return joined((Alloc(out.element_size()),), _reduced(chip, out, x.numel())) if reduction else ()
 
 
 @scratch("cuda", "aten::binary_cross_entropy_with_logits", source=LOSS)
@@ -241,13 +241,13 @@ def cross_entropy_with_logits(
 ) -> Course:  # fmt: skip
     """``log_sigmoid``, which ``pos_weight`` multiplies by a weight per element; then ``1 - target``, the later loss."""
     steps = Allocations()
-    steps.buffer(nbytes(x))
+    steps.buffer(x.nbytes)
     if pos_weight is not None:
-        less_one = steps.buffer(nbytes(pos_weight))
+        less_one = steps.buffer(pos_weight.nbytes)
         log_weight = steps.buffer(pairs(pos_weight, target) * result_type(pos_weight, target).itemsize)
         steps.free(log_weight, less_one)
     if reduction:
-        steps.buffer(nbytes(target))
+        steps.buffer(target.nbytes)
     steps.result(0)
     if reduction:
         steps.append(_reduced(chip, out, x.numel()))

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from ....data.capability import Chip
-from ....data.units import ceil_div, round_up
+from ....data.units import MIB, ceil_div, round_up
 from ...shapes.registry import is_dense
-from ..allocations import INT64, Allocations, buffers, copied, copies, elements, flattened, itemsize, joined, nbytes
+from ..allocations import INT64, Allocations, buffers, copied, copies, ended, flattened, joined
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
-from ..registry import DOUBT, Alloc, AtMost, Course, Free, Result, reserve, scratch
+from ..registry import DOUBT, Alloc, AtMost, Course, Result, reserve, scratch
 
 SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 SMALL = 4096
@@ -35,7 +35,7 @@ LARGE, FEW = 1_000_000, 128
 def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Course:
     """The order of one row, or of all elements with CUB's storage; copies of what is not along the axis."""
     dim = kwargs.get("dim", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), -1))
-    if not x.dim() or not elements(x):
+    if not x.dim() or not x.numel():
         return ()
     steps = Allocations()
     steps.result(0, 1)
@@ -51,11 +51,11 @@ def sorted_apart(chip: Chip, x: Any, dim: int) -> Course:
     """Return the course of sorting long rows into results that exist."""
     steps, is_permuted = Allocations(), x.stride(dim) != 1
     if is_permuted or not is_dense(x):
-        steps.buffer(nbytes(x))
+        steps.buffer(x.nbytes)
     if is_permuted and is_dense(x):
-        steps.buffer(nbytes(x))
-        steps.buffer(INT64 * elements(x))
-    length, key, count = int(x.shape[dim]), itemsize(x), elements(x)
+        steps.buffer(x.nbytes)
+        steps.buffer(INT64 * x.numel())
+    length, key, count = int(x.shape[dim]), x.element_size(), x.numel()
     rows = count // length
     if rows == 1 or length >= LARGE:
         order, storage = steps.buffer(INT64 * length), steps.buffer(radix_sort(chip, length, key, INT64))
@@ -87,19 +87,15 @@ def topk(chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = Tr
     """A contiguous copy and the search; more than 4,096 elements of a slice are sorted into other tensors."""
     steps = Allocations()
     steps.result(0, 1)
-    if not x.dim() or not elements(x):
+    if not x.dim() or not x.numel():
         return steps.course()
     steps.append(copies(x))
-    steps.append(search(chip, elements(x), int(x.shape[dim]), itemsize(x)))
+    steps.append(search(chip, x.numel(), int(x.shape[dim]), x.element_size()))
     if ordered and k > SMALL:
         values = out[0]
-        steps.buffer(INT64 * elements(values))
-        steps.buffer(nbytes(values))
-        sorting = sorted_apart(chip, values, dim)
-        freed = {step.buffer for step in sorting if isinstance(step, Free)}
-        appended = steps.append(sorting)
-        steps.free(*(number for place, number in enumerate(appended) if place not in freed))
-        steps.temporary(INT64 * elements(values))
+        steps.append(buffers(INT64 * values.numel(), values.nbytes))
+        steps.append(ended(sorted_apart(chip, values, dim)))
+        steps.temporary(INT64 * values.numel())
     return steps.course()
 
 
@@ -145,26 +141,22 @@ def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axe
 def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
     """Return the courses of all masks among indices, each of which selects ``rows`` positions."""
     masks = filter(is_mask, indices)
-    return joined(*(positions(chip, elements(m), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
+    return joined(*(positions(chip, m.numel(), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
 
 
 @scratch("cuda", "aten::nonzero", source=NONZERO)
 def nonzero(chip: Chip, out: Any, x: Any) -> Course:
     """As :func:`positions`."""
-    return positions(chip, elements(x), copied(x), Result(0), has_axes=x.dim() > 0)
+    return positions(chip, x.numel(), copied(x), Result(0), has_axes=x.dim() > 0)
 
 
 @scratch("cuda", "aten::masked_select", source=f"{NONZERO}; IndexKernel.cpp, by index()")
 def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
     """The positions of the mask, broadcast to the input, then the result."""
-    return _selected(chip, out, x, mask)
-
-
-def _selected(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     count = int(prod(shape))
-    copy = copied(mask) if mask.shape == shape else count * itemsize(mask)
-    selected = Alloc(INT64 * elements(out) * max(1, len(shape)))
+    copy = copied(mask) if mask.shape == shape else count * mask.element_size()
+    selected = Alloc(INT64 * out.numel() * max(1, len(shape)))
     return *positions(chip, count, copy, selected), Result(0)
 
 
@@ -202,7 +194,7 @@ def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, coun
     A tensor that is not contiguous is copied, and one whose indexed axes are not adjacent, which it then has in front.
     Values are expanded to all elements that are written.
     """
-    if not count or not elements(x):
+    if not count or not x.numel():
         return ()
     axes: list[int] = []  # A mask is of as many as it has.
     axis = 0
@@ -211,8 +203,8 @@ def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, coun
         axes += [] if index is None else range(axis, following)
         axis = following
     places = prod(x.shape[axis] for axis in axes)
-    written = count * (elements(x) // places)
-    expanded = copied(values) if elements(values) == written else written * itemsize(values)
+    written = count * (x.numel() // places)
+    expanded = copied(values) if values.numel() == written else written * values.element_size()
     is_moved = False
     if axes[-1] - axes[0] >= len(axes):
         order = [axis for axis in (*axes, *(a for a in range(x.dim()) if a not in axes)) if x.shape[axis] > 1]
@@ -222,7 +214,7 @@ def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, coun
     unwrapped = steps.buffer(INT64 * count)
     steps.buffer(INT64 * count)
     steps.free(unwrapped)
-    steps.append(buffers(expanded, nbytes(x) if is_moved else 0))
+    steps.append(buffers(expanded, x.nbytes if is_moved else 0))
     for _ in range(3):
         steps.buffer(INT64 * count)
     steps.buffer(radix_sort(chip, count, INT64, INT64, max(1, (places - 1).bit_length())))
@@ -232,7 +224,7 @@ def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, coun
 @scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_", source="IndexKernel.cpp, masked_scatter__cuda")
 def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
     """A running count of the mask's elements, and contiguous copies of mask and source."""
-    count = elements(out)
+    count = out.numel()
     if not count:
         return ()
     copy = copied(mask) if mask.shape == out.shape else count
@@ -243,19 +235,16 @@ def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
     return steps.course()
 
 
-@scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.95)
-def masked_scatter_backward(chip: Chip, out: Any, grad: Any, mask: Any, sizes: Sequence[int]) -> Course:
-    """The selected gradients, assumed to be as many as the source's elements.
-
-    With fewer, there are fewer positions, but zeros beside the result: in half precision with three axes, 1/12 of them.
-    """
-    return _selected(chip, out, grad, mask)
+# The selected gradients, assumed to be as many as the source's elements. With fewer, there are fewer positions, but
+# zeros beside the result: in half precision with three axes, 1/12 of them.
+scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.95)(
+    lambda chip, out, grad, mask, sizes: masked_select(chip, out, grad, mask)
+)
 
 
-# Gradients of embeddings and of bags of them, which sort the indices
+# Gradients of embeddings, which sort the indices; bags of them
 
 EMBEDDING = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
-BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
 SORTED_FROM = 3072
 """Most indices that are added without sorting them."""
 ROWS_PER_THREAD = 10
@@ -264,10 +253,6 @@ COMMON = 30
 SMALL_TABLE = 4
 """Rows of a small table, fewer than this many for each multiprocessor."""
 FP32 = 4
-MAX = 2
-"""The mode of a bag that keeps the largest elements."""
-SCAN_BYTES = 1279
-"""Bytes of CUB's scans of counts by index, for up to a few thousand indices."""
 
 
 @scratch("cuda", "aten::embedding", source="aten/src/ATen/native/Embedding.cpp")
@@ -278,53 +263,54 @@ def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Course:
 
 @scratch("cuda", "aten::embedding_dense_backward", source=EMBEDDING)
 def embedding_backward(
-    chip: Chip, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int,
-    scale_by_frequency: bool,
-) -> Course:  # fmt: skip
-    """Contiguous indices and gradient; more than 3,072 indices are sorted."""
-    if indices.numel() <= SORTED_FROM and not scale_by_frequency:
+    chip: Chip, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, by_frequency: bool
+) -> Course | AtMost:
+    """Contiguous indices and gradient; more than 3,072 indices are sorted, with a bound if scaled by frequency."""
+    if by_frequency:
+        return _scaled(grad, indices)
+    if indices.numel() <= SORTED_FROM:
         return *copies(indices, grad), Result(0)
     is_common = indices.numel() > COMMON * num_weights and num_weights < SMALL_TABLE * chip.multiprocessors
     adds = is_common and not torch.are_deterministic_algorithms_enabled()
-    return joined(copies(indices, grad), _summed_in_order(chip, grad, indices, num_weights, scale_by_frequency, adds))
+    return joined(copies(indices, grad), _summed_in_order(chip, grad, indices, num_weights, adds))
 
 
-def _summed_in_order(
-    chip: Chip, grad: Any, indices: Any, num_weights: int, scale_by_frequency: bool, adds: bool = False
-) -> Course:
+def _scaled(grad: Any, indices: Any) -> AtMost:
+    """Return the bound of a gradient that is sparse, or scaled by how often each index occurs."""
+    row = 2 * grad.shape[-1] * max(FP32, grad.element_size())
+    return AtMost(indices.numel() * (DOUBT * INT64 + row) + grad.nbytes + MIB)
+
+
+def _summed_in_order(chip: Chip, grad: Any, indices: Any, num_weights: int, adds: bool = False) -> Course:
     """Return the course of sorting indices and adding up rows of the same index in fp32, in parts of 10.
 
     If the kernel ``adds`` the parts to the table atomically, it needs each part's row, and a table in fp32; otherwise,
     it stores their sums.
     """
-    count, index, width = indices.numel(), itemsize(indices), int(grad.shape[-1])
+    count, index, width = indices.numel(), indices.element_size(), int(grad.shape[-1])
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
     steps = Allocations()
     _sorted, _order, places = (steps.buffer(count * index) for _ in range(3))
     storage = steps.buffer(radix_sort(chip, count, index, index, num_weights.bit_length()))
     steps.free(storage, places)
-    if scale_by_frequency:
-        steps.buffer(count * index)
-        steps.temporary(SCAN_BYTES)
-        steps.temporary(SCAN_BYTES)
     steps.result(0)
-    steps.buffer(count * index)
-    steps.buffer(INT64)
+    steps.append(buffers(count * index, INT64))
     keys, storage = steps.buffer(count * index), steps.buffer(pass_bytes(chip, count, UNIQUE_BY_KEY[index]))
     steps.free(storage, keys)
-    steps.buffer(segments * index)
-    steps.buffer(segments * index)
+    steps.append(buffers(segments * index, segments * index))
     steps.temporary(scan(segments, index))
-    steps.buffer(INT64)
-    steps.buffer(parts * index)
+    steps.append(buffers(INT64, parts * index))
     if not adds:
-        steps.buffer(parts * width * max(FP32, itemsize(grad)))
+        steps.buffer(parts * width * max(FP32, grad.element_size()))
         return steps.course()
-    steps.buffer(parts * index)
-    if itemsize(grad) < FP32:
-        steps.buffer(num_weights * width * FP32)
+    steps.append(buffers(parts * index, num_weights * width * FP32 if grad.element_size() < FP32 else 0))
     return steps.course()
+
+
+BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu"
+MAX = 2
+"""The mode of a bag that keeps the largest elements."""
 
 
 @reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG)
@@ -332,21 +318,21 @@ def bag_results(
     out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = 0, *_: Any
 ) -> tuple[int | None, ...]:
     """Return the bytes of the rows, each index's bag, the bags' sizes, and the indices of the maxima."""
-    greatest = out[0].numel() * itemsize(indices) if mode == MAX else 0
-    return None, nbytes(indices), nbytes(offsets), greatest
+    greatest = out[0].numel() * indices.element_size() if mode == MAX else 0
+    return None, indices.nbytes, offsets.nbytes, greatest
 
 
 @scratch("cuda", "aten::_embedding_bag_backward", source=BAG)
 def bag_backward(
     chip: Chip, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
-    rows: int, by_frequency: bool, mode: int, sparse: bool, weights: Any, padding: int = -1,
+    rows: int, by_frequency: bool, mode: int, is_sparse: bool, *_: Any,
 ) -> Course | AtMost:  # fmt: skip
-    """A contiguous gradient, then the rows summed in order; maxima are added at once; a sparse one has only a bound."""
-    if sparse:
-        return AtMost(DOUBT * (nbytes(grad) + nbytes(indices)))
+    """A contiguous gradient, then the rows summed in order; maxima are added at once."""
+    if is_sparse or by_frequency:
+        return _scaled(grad, indices)
     if mode == MAX or not indices.numel():
         return *copies(grad), Result(0)
-    return joined(copies(grad), _summed_in_order(chip, grad, indices, rows, by_frequency))
+    return joined(copies(grad), _summed_in_order(chip, grad, indices, rows))
 
 
 ALIGNED = 256
@@ -415,7 +401,7 @@ def scan(count: int, number: int = 4) -> int:
 def scan_of_row(out: Any, x: Any, dim: int) -> int:
     """Return the bytes of CUB's storage, which a scan along one row of numbers needs."""
     whole = x.dim() and x.numel() and x.numel() == x.shape[dim]
-    return scan(x.numel(), itemsize(out)) if whole else 0
+    return scan(x.numel(), out.element_size()) if whole else 0
 
 
 Policy = tuple[tuple[int, int, int], int]
