@@ -9,8 +9,7 @@ from torch import nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.render.html_report import timeline
-from torchsummary_plus.render.treemap import Tile, treemap
+from torchsummary_plus.render.html_report import Tile, timeline, treemap
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from torch import nn
 from ..data.errors import InputError
 from ..data.units import describe
 from ..memory.gpus import parse_memory
-from ..render.explain import BatchExplanation, batch_formula, explain_row, explain_rows
+from ..render.explain import batch_formula, explain_rows
 from ..render.explanation import Explanation
 from ..table.rows import Row
 from .habits import step_arguments
@@ -41,7 +41,7 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
       Bytes of parameters: 840 x 4 = 3,360 bytes
     """
     if isinstance(layer, Row):
-        return explain_row(layer)
+        return explain_rows([layer])
     if not isinstance(layer, nn.Module):
         cure = f"; call it: {layer.__name__}(...)" if isinstance(layer, type) and issubclass(layer, nn.Module) else ""
         raise InputError(f"layer is {describe(layer)}; accepted: a row of a summary, or a torch.nn.Module{cure}")
@@ -58,7 +58,7 @@ def explain_batch(
     device: Any = "cuda",
     engine: bool = True,
     **options: Any,
-) -> BatchExplanation:
+) -> Explanation:
     """Explain a training batch's memory by the formula params + grads + bs x (I1 + 2 x sum Ii).
 
     I1 is the size of one input sample, and each Ii that of one layer's or function's output, counted twice: for the

@@ -134,20 +134,11 @@ def _parts(name: str) -> tuple[str, str]:
 def _packing(tensors: Mapping[str, WeightEntry], entry: WeightEntry) -> tuple[Packing, Sequence[str]] | None:
     """Return how a tensor is packed, and the tensors beside it that describe it; None if it is not packed."""
     base, last = _parts(entry.name)
-    if last in PACKINGS:
-        packing, needed, companions = PACKINGS[last]
-        return (packing, companions.split()) if not needed or f"{base}{needed}" in tensors else None
-    if last.endswith("_blocks"):
-        scales = f"{last.removesuffix('_blocks')}_scales"
-        return (_halves, [scales]) if f"{base}{scales}" in tensors and entry.dtype == "U8" else None
-    if last != "weight":
-        return None
-    if f"{entry.name}.absmax" in tensors:
-        return _halves, ()
-    if entry.dtype == "U32" and f"{base}scales" in tensors:
-        return _mlx, ("scales", "biases")
-    has_scale = f"{base}weight_scale" in tensors or f"{base}scale" in tensors
-    return (_in_bytes, ()) if entry.dtype in ("U8", "I8") and has_scale else None
+    for pattern, dtypes, needed, packing, companions in PACKINGS:
+        name = re.fullmatch(pattern, last)
+        if name and re.fullmatch(dtypes, entry.dtype) and (not needed or base + name.expand(needed) in tensors):
+            return packing, name.expand(companions).split()
+    return None
 
 
 def _halves(checkpoint: Checkpoint, base: str, entry: WeightEntry) -> int:
@@ -223,15 +214,20 @@ def _hqq(checkpoint: Checkpoint, base: str, entry: WeightEntry) -> int | None:
     return 8 * entry.nbytes // bits[0] if bits and bits[0] > 0 else None
 
 
-PACKINGS: dict[str, tuple[Packing, str, str]] = {
-    "qweight": (_gptq_or_awq, "", "scales"),
-    "weight_packed": (_compressed, "", ""),
-    "q_weight": (_exl2, "q_scale", "q_scale q_scale_max q_groups q_group_map q_perm q_invperm"),
-    "trellis": (_exl3, "suh", "suh svh su sv mcg mul1"),
-    "codes": (_aqlm, "codebooks", "codebooks scales"),
-    "W_q": (_hqq, "", "scale zero shape nbits group_size axis channel_wise packing unpack_view_dtype"),
-}
-"""By the last part of the name: the packing, the tensor that must be beside it, and those that only describe it.
+PACKINGS: tuple[tuple[str, str, str, Packing, str], ...] = (
+    ("qweight", ".*", "", _gptq_or_awq, "scales"),
+    ("weight_packed", ".*", "", _compressed, ""),
+    ("q_weight", ".*", "q_scale", _exl2, "q_scale q_scale_max q_groups q_group_map q_perm q_invperm"),
+    ("trellis", ".*", "suh", _exl3, "suh svh su sv mcg mul1"),
+    ("codes", ".*", "codebooks", _aqlm, "codebooks scales"),
+    ("W_q", ".*", "", _hqq, "scale zero shape nbits group_size axis channel_wise packing unpack_view_dtype"),
+    ("(.*)_blocks", "U8", r"\1_scales", _halves, r"\1_scales"),
+    ("weight", ".*", "weight.absmax", _halves, ""),
+    ("weight", "U32", "scales", _mlx, "scales biases"),
+    ("weight", "[UI]8", "weight_scale", _in_bytes, ""),
+    ("weight", "[UI]8", "scale", _in_bytes, ""),
+)
+"""The last part of the name, the dtype, the tensor beside it that must be there, the packing, those that describe it.
 
 :data:`DESCRIPTION` knows further ones by their names.
 """

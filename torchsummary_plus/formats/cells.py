@@ -80,14 +80,7 @@ def cell_style(
 
 
 def written(tables: Iterable[Table], style: CellStyle) -> tuple[Table, ...]:
-    """Return tables as a style writes them. Raises :class:`InputError` for a title of no column, total or figure.
-
-    >>> from torchsummary_plus.formats.table import Total
-    >>> size = Total(Field("param_bytes", "Params size", "bytes", scaled=True), Cell(2_097_152, "2.00"))
-    >>> (table,) = written([Table("", "", (), (), (size,))], CellStyle("MB"))
-    >>> [(total.field.heading, total.cell.text) for total in table.totals]
-    [('Params size (MB)', '2.10')]
-    """
+    """Return tables as a style writes them. Raises :class:`InputError` for a title of no column, total or figure."""
     tables = tuple(tables)
     if style.titles:
         names = dict.fromkeys(name for table in tables for name in _names(table))

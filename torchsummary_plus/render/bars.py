@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any
 
 from ..data.arguments import integer
 from ..data.errors import choice_error
@@ -19,8 +19,6 @@ from . import figure as fig
 from .columns import COLUMNS
 from .comparison_tables import Compared, figures_table
 from .figure import Axes, Place
-
-Value = TypeVar("Value")
 
 LABEL = 26  # Maximum characters of a layer's path, which leaves half a column for the bars.
 
@@ -93,7 +91,7 @@ def draw_steps(
     return ax
 
 
-def _kinds(by_kind: Mapping[str, Value]) -> dict[str, Value]:
+def _kinds(by_kind: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping by kind with the kinds as words."""
     return {kind.replace("_", " "): value for kind, value in by_kind.items()}
 
@@ -114,7 +112,7 @@ def _draw(
     visible = {name for name in there if any(parts[name] >= VISIBLE * most for parts in stacks)}
     rows = -(-len(visible) // 3) if len(visible) > 1 else 0  # Of the legend.
     ax = place(0.5 + 0.14 * max(len(bars), 1) + (0.14 * rows + 0.05 if rows else 0))
-    size, unit_name = fig.in_units(most) if unit == "bytes" else fig.in_thousands(most)
+    size, unit_name = fig.in_units(most, unit == "bytes")
     places = range(len(bars))
     starts = [0.0] * len(bars)
     for name in there:
@@ -173,7 +171,7 @@ def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Pl
     titles, numbers = [], []
     for name, row in known.items():
         of_bytes = row.figure is not None and row.figure.unit == "bytes"
-        size, unit = (fig.in_units if of_bytes else fig.in_thousands)(max(map(_amount, row.cells[:count])))
+        size, unit = fig.in_units(max(map(_amount, row.cells[:count])), of_bytes)
         numbers.append([_number(cell, size) for cell in row.cells[:count]])
         titles.append(wrapped(f"{NAMES.get(name, row.label)}{f' ({unit})' if unit else ''}", TITLE))
     lines = max(1, *(name.count("\n") + 1 for name in names))

@@ -81,11 +81,11 @@ def _arithmetic(figure_name: str) -> Figure:
     """Return the figure with the arithmetic of parameters or multiply-adds; empty if other rows are folded in."""
 
     def figure(line: Line, report: Report) -> Value:
-        from .explain import explain_row  # Imported here: only this column needs it.
+        from .explain import explain_rows  # Imported here: only this column needs it.
 
         count = line.num_params if figure_name == "parameters" else line.mult_adds
         own = line.row.num_params if figure_name == "parameters" else line.row.own_mult_adds
-        step = explain_row(line.row).step(figure_name) if count and count == own else None
+        step = explain_rows([line.row]).step(figure_name) if count and count == own else None
         return step.expr.text if step is not None and step.expr.value == count else None
 
     return figure

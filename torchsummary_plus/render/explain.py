@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..data.records import tensors
@@ -25,31 +24,26 @@ FIGURES = {"parameters": ("num_params", "total_params"), "mult_adds": ("own_mult
 """A figure, which is also the name of its arithmetic in a rule -> the fields of a row alone and with what is inside."""
 
 
-def explain_row(row: Row) -> Explanation:
-    """Explain a row's parameters, output shape and bytes, and multiply-adds.
-
-    Every figure is the row's own. If a layer deviates from its class and the arithmetic does not yield the figure, the
-    figure is shown without it.
-    """
-    layer = Layer(row)
-    steps = [*_parameter_steps(layer), *_call_steps(layer)]
-    if row.total_params != row.num_params:
-        steps.append(ExplainedFigure("total_parameters", "Parameters with submodules", number(row.total_params)))
-    if row.mult_adds != row.own_mult_adds:
-        steps.append(ExplainedFigure("total_mult_adds", "Multiply-adds with submodules", number(row.mult_adds)))
-    return Explanation(_title(layer), tuple(steps))
-
-
 def explain_rows(rows: Sequence[Row]) -> Explanation:
-    """Explain the first row with everything inside it: its own figures and those of each child add up to the whole."""
+    """Explain the first row: parameters, output shape and bytes, and multiply-adds.
+
+    With the rows inside it, its own figures and those of each child add up to the whole. If a layer deviates from its
+    class and the arithmetic does not yield a figure, the figure is shown without it.
+    """
     top = rows[0]
     inside: dict[int | None, list[Row]] = {}
     for row in rows[1:]:
         inside.setdefault(row.parent, []).append(row)
-    if not inside:
-        return explain_row(top)
     layer = Layer(top)
     own = {step.name: step for step in (*_parameter_steps(layer), *_call_steps(layer))}
+    if not inside:
+        if top.total_params != top.num_params:
+            whole = number(top.total_params)
+            own["total"] = ExplainedFigure("total_parameters", "Parameters with submodules", whole)
+        if top.mult_adds != top.own_mult_adds:
+            whole = number(top.mult_adds)
+            own["total_work"] = ExplainedFigure("total_mult_adds", "Multiply-adds with submodules", whole)
+        return Explanation(_title(layer), tuple(own.values()))
     lazy = sum(row.uninitialised_params for row in rows)
     without_shape = f"{lazy:,} without a shape" if lazy else ""
     params = _whole("parameters", "Parameters", top, own, inside, without_shape)
@@ -57,10 +51,12 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
     sizes = {_itemsize(dtype) for row in rows if row.layer for _, _, dtype in row.layer.parameters}
     if top.total_params and len(sizes) == 1:
         own["parameter_bytes"] = _parameter_bytes(top.total_params, sizes.pop())
-    first = [step for name, step in own.items() if name.startswith(("filter", "parameters."))]
-    sizes_of = [step for name, step in own.items() if name == "parameter_bytes"]
-    outputs = [step for name, step in own.items() if name.startswith(("axis", "output"))]
-    return Explanation(_title(layer), (*first, *params, *sizes_of, *outputs, *work))
+
+    def named(*starts: str) -> list[ExplainedFigure]:
+        return [step for name, step in own.items() if name.startswith(starts)]
+
+    of_parameters = (*named("filter", "parameters."), *params, *named("parameter_bytes"))
+    return Explanation(_title(layer), (*of_parameters, *named("axis", "output"), *work))
 
 
 def _whole(
@@ -166,29 +162,12 @@ def _tried(part: Callable[[Layer], Any] | None, layer: Layer) -> Any:
 
 
 def _itemsize(dtype: str) -> int:
-    """Return the size of an element in bytes, by dtype name.
-
-    >>> [_itemsize(name) for name in ("float32", "bfloat16", "bool", "complex64", "float8_e4m3fn")]
-    [4, 2, 1, 8, 1]
-    """
+    """Return the size of an element in bytes, by the number in its dtype's name: 4 for "float32", 1 for "bool"."""
     bits = re.search(r"\d{1,4}", dtype)
     return int(bits[0]) // 8 if bits else 1
 
 
 MOST_MAPS = 20  # Beyond this many maps only their sum is shown.
-
-
-@dataclass(frozen=True, repr=False)
-class BatchExplanation(Explanation):
-    """A batch's memory and the largest batch that fits, by the formula, with the engine's answer for comparison."""
-
-    engine: BatchSizeLimit | None = None
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        return text if self.engine is None else f"{text}\nBy max_batch_size: {self.engine}"
-
-    __repr__ = __str__
 
 
 def map_rows(report: Report) -> list[Row]:
@@ -201,7 +180,7 @@ def map_rows(report: Report) -> list[Row]:
 
 def batch_formula(
     report: Report, gradient_bytes: int, memory_bytes: int, batch: int, engine: BatchSizeLimit | None = None
-) -> BatchExplanation:
+) -> Explanation:
     """Return a training step's memory by the formula, and the largest batch that fits in ``memory_bytes``.
 
     ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and which tensors
@@ -229,4 +208,4 @@ def batch_formula(
         ExplainedFigure("total_bytes", f"A batch of {batch:,}", whole, in_words(whole.value)),
         ExplainedFigure("largest_batch", f"Largest batch in {size}", fits),
     )
-    return BatchExplanation("params + grads + bs x (I1 + 2 x sum Ii)", steps, engine)
+    return Explanation("params + grads + bs x (I1 + 2 x sum Ii)", steps, engine)

@@ -10,6 +10,7 @@ from ..data.records import TensorSpec
 from ..data.units import in_unit, one_line
 from ..formats.latex import escape
 from ..formats.text import printable
+from ..memory.capacity import BatchSizeLimit
 
 ATOM, PRODUCT, SUM = range(3)
 
@@ -118,6 +119,8 @@ class Explanation(Mapping[str, int]):
 
     title: str
     steps: tuple[ExplainedFigure, ...]
+    engine: BatchSizeLimit | None = None
+    """The answer of :func:`max_batch_size`, to compare a batch by the formula with."""
 
     def step(self, name: str) -> ExplainedFigure | None:
         """Return a figure with its arithmetic; None if there is none of this name."""
@@ -135,7 +138,8 @@ class Explanation(Mapping[str, int]):
         return len(self.steps)
 
     def __str__(self) -> str:
-        return printable("\n".join(map(one_line, [self.title, *(f"  {step}" for step in self.steps)])))
+        text = printable("\n".join(map(one_line, [self.title, *(f"  {step}" for step in self.steps)])))
+        return text if self.engine is None else f"{text}\nBy max_batch_size: {self.engine}"
 
     __repr__ = __str__
 

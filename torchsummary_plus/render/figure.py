@@ -125,25 +125,13 @@ def figure_file(draw: Callable[[Place], Axes], kind: str, width: str | None = No
     return file.getvalue()
 
 
-def in_units(most: float) -> tuple[int, str]:
-    """Return the binary unit that suits bytes up to ``most``: its size and name.
+def in_units(most: float, of_bytes: bool = True) -> tuple[int, str]:
+    """Return the unit that suits figures up to ``most``: its size and name, binary for bytes.
 
-    >>> in_units(3 * 1024**3)
-    (1073741824, 'GiB')
+    >>> in_units(3 * 1024**3), in_units(25_557_032, of_bytes=False)
+    ((1073741824, 'GiB'), (1000000, 'M'))
     """
-    return _scale(most, 1024, ("bytes", "KiB", "MiB", "GiB", "TiB"))
-
-
-def in_thousands(most: float) -> tuple[int, str]:
-    """Return the power of 1,000 that suits counts up to ``most``, and its prefix.
-
-    >>> in_thousands(25_557_032)
-    (1000000, 'M')
-    """
-    return _scale(most, 1000, ("", "k", "M", "G", "T", "P"))
-
-
-def _scale(most: float, base: int, names: Sequence[str]) -> tuple[int, str]:
+    base, names = (1024, ["bytes", "KiB", "MiB", "GiB", "TiB"]) if of_bytes else (1000, ["", *"kMGTP"])
     power = 0
     while most >= base and power < len(names) - 1:
         most, power = most / base, power + 1

@@ -9,7 +9,7 @@ import html
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count, pairwise
@@ -144,9 +144,13 @@ def graphviz_svg(dot: str) -> str:
 
 @dataclass(eq=False)
 class _Shape:
-    """A box of a call, or a frame around those of a group; x is 0 in the middle of the boxes."""
+    """A box of a call, or a frame around those of a group; x is 0 in the middle of the boxes.
+
+    ``around`` has the nodes of the frames around it, from the inside out; the last one is None, the drawing.
+    """
 
     node: GraphNode
+    around: list[int | None]
     lines: list[str]
     tip: str
     colour: str
@@ -203,7 +207,8 @@ def _stacked(nodes: Sequence[GraphNode], colour_of: Mapping[str, str]) -> dict[i
         bottom = y + LINE * len(lines) + PAD
         half = 0 if is_frame else max(map(len, lines)) * LETTER / 2 + PAD
         colour = colour_of.get(kind_of(node), "")
-        shape = shapes[node.index] = _Shape(node, lines, _tip(node), colour, y, bottom, -half, half)
+        around = [*(frame.node.index for frame in reversed(frames)), None]
+        shape = shapes[node.index] = _Shape(node, around, lines, _tip(node), colour, y, bottom, -half, half)
         if is_frame:
             frames.append(shape)
         y = bottom + (0 if is_frame else GAP)
@@ -220,8 +225,8 @@ def _in_lanes(shapes: dict[int, _Shape], edges: Sequence[GraphEdge]) -> tuple[La
     trunks: defaultdict[int | None, defaultdict[int, list[GraphEdge]]] = defaultdict(lambda: defaultdict(list))
     for edge in edges:
         if following.get(edge.source) != edge.target:
-            around = set(_frames(edge.source, shapes))
-            trunks[next(frame for frame in _frames(edge.target, shapes) if frame in around)][edge.source].append(edge)
+            around = shapes[edge.source].around
+            trunks[next(frame for frame in shapes[edge.target].around if frame in around)][edge.source].append(edge)
     inside: defaultdict[int | None, list[_Shape]] = defaultdict(list)
     for box in shapes.values():
         inside[box.node.parent].append(box)
@@ -245,15 +250,6 @@ def _in_lanes(shapes: dict[int, _Shape], edges: Sequence[GraphEdge]) -> tuple[La
             outer.left = min(-title, *(shape.left - PAD for shape in inside[frame]))
             outer.right = right + PAD
     return lanes, right
-
-
-def _frames(index: int, shapes: Mapping[int, _Shape]) -> Iterator[int | None]:
-    """Yield the frames around a box, from the inside out; the last one is None, the drawing."""
-    parent = shapes[index].node.parent
-    while parent is not None:
-        yield parent
-        parent = shapes[parent].node.parent
-    yield None
 
 
 def _line(edge: GraphEdge, source: _Shape, target: _Shape, lane: float | None) -> dict[str, object]:

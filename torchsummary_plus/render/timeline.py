@@ -77,11 +77,7 @@ def chosen_points(estimate: Estimate, steps: int | Collection[int] | None) -> li
 
 
 def thinned(levels: Sequence[int], most: int) -> list[int]:
-    """Return the positions of at most ``most`` points that keep a curve's outline: each stretch's maximum and minimum.
-
-    >>> thinned([5, 9, 1, 4, 8, 8, 2, 3], 4)
-    [1, 2, 4, 6]
-    """
+    """Return the positions of at most ``most`` points that keep a curve's outline: each stretch's extremes."""
     if len(levels) <= most:
         return list(range(len(levels)))
     edges = [len(levels) * part // (most // 2) for part in range(most // 2 + 1)]
