@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -141,13 +141,6 @@ class Task:
             log = measured_step(self.tree, self.example, self.step, real)
         return replace(log, assumptions=(f"measured in a real step on the CPU{why}", *log.assumptions))
 
-    def redrawn(self, draws: Draws) -> Task:
-        """Return the task with other random numbers, also in its real pass if that drew any."""
-        task = replace(self, draws=draws)
-        if self.rehearsal is None or not self.rehearsal.drew:
-            return task
-        return replace(task, rehearsal=replace(task, real=None).rehearsed(only_forward=not self.has_real_step))
-
 
 class NeedsValuesError(Exception):
     """An operator depends on values, in a forward or ``outside``, that no real pass has supplied yet."""
@@ -157,16 +150,15 @@ class NeedsValuesError(Exception):
         self.outside = outside
 
 
-Setback = NeedsIntegerError | CompilerNeededError | GrewError | NeedsValuesError | ForwardError | StepError
+SETBACKS = ForwardError, StepError, NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError
 """Why an attempt gives no log."""
 
 
 def recorded(task: Task) -> MemoryLog:
     """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
 
-    A step that fails is recorded again as :data:`ATTEMPTS` say: the first that its setback calls for gives the next
-    task, or a log. It is recorded again, too, where the first run of an operator imported parts of torch, whose frames
-    keep tensors alive.
+    A step that fails is recorded again, as :func:`next_attempt` says; so is one in which the first run of an operator
+    imported parts of torch, whose frames keep tensors alive.
     Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
     with one_pass():
@@ -176,19 +168,29 @@ def recorded(task: Task) -> MemoryLog:
             try:
                 log = record_once(task)
                 return _completed(task, log if len(sys.modules) == imported else record_once(task))
-            except (ForwardError, StepError) as error:
-                setback: Setback = error
-            except (NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError) as error:
-                setback = error.with_traceback(None)
-            following: Task | MemoryLog | None = None
-            for kinds, attempt in ATTEMPTS:
-                if following is None and isinstance(setback, kinds):
-                    following = attempt(task, setback)
+            except SETBACKS as error:
+                setback = error if isinstance(error, SummaryError) else error.with_traceback(None)
+            following = next_attempt(task, setback)
             del setback  # Its frames keep tensors alive: those of a checkpoint have hooks.
-            assert following is not None
             if isinstance(following, MemoryLog):
                 return following
             task = following
+
+
+def next_attempt(task: Task, setback: Exception) -> Task | MemoryLog:
+    """Return the task that follows one without a log, or a log. Raises the first failure if all attempts fail."""
+    if isinstance(setback, NeedsIntegerError):  # A sized input reaches an embedding.
+        return replace(task, example=task.example.with_dtype(setback.index, torch.long))
+    if isinstance(setback, CompilerNeededError):
+        import_for_optimizers()
+        return task
+    if isinstance(setback, GrewError):
+        return _with_new_modules(task)
+    if isinstance(setback, NeedsValuesError):
+        return _with_real_values(task, setback.outside)
+    assert isinstance(setback, (ForwardError, StepError))
+    task = replace(task, failure=task.failure or setback)
+    return _with_other_guesses(task) or _with_complex_inputs(task) or _by_other_kernels(task)
 
 
 def _completed(task: Task, log: MemoryLog) -> MemoryLog:
@@ -202,18 +204,7 @@ def _completed(task: Task, log: MemoryLog) -> MemoryLog:
     return _with_other_draws(task, _with_others(task, log))
 
 
-def _with_integers(task: Task, setback: NeedsIntegerError) -> Task:
-    """With integers for the sized input that reaches an embedding."""
-    return replace(task, example=task.example.with_dtype(setback.index, torch.long))
-
-
-def _with_compiler(task: Task, _: Setback) -> Task:
-    """With torch's compiler imported before the step."""
-    import_for_optimizers()
-    return task
-
-
-def _with_new_modules(task: Task, _: Setback) -> Task:
+def _with_new_modules(task: Task) -> Task:
     """With the modules that a first forward creates; those of later calls are only allocations."""
     if task.tree.before is None:
         with suppress(ForwardError):
@@ -223,16 +214,15 @@ def _with_new_modules(task: Task, _: Setback) -> Task:
     return replace(task, tree=task.tree.before or task.tree, grows=True)
 
 
-def _with_real_values(task: Task, setback: NeedsValuesError) -> Task | MemoryLog:
+def _with_real_values(task: Task, outside: bool) -> Task | MemoryLog:
     """With a real pass's answers: a forward's for inference, the steps' for training, as weights change.
 
     If the steps cannot run, a forward answers, unless something outside it asks. If the pass reads too many values,
     return a real step's log; for an inference that keeps no output, of one step, since all are equal. Raises
     :class:`UnsupportedError` if no real step can run either.
     """
-    real = task.rehearsed() if task.step.mode == "train" or setback.outside else None
-    rehearsal = real
-    if rehearsal is None or (rehearsal.journal is None and not setback.outside):
+    rehearsal = real = task.rehearsed() if task.step.mode == "train" or outside else None
+    if rehearsal is None or (rehearsal.journal is None and not outside):
         rehearsal = task.rehearsed(only_forward=True)
     task = replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
     if not rehearsal.is_loop:
@@ -246,14 +236,13 @@ def _with_real_values(task: Task, setback: NeedsValuesError) -> Task | MemoryLog
     return by_other_kernels(log, task.capability) if task.device.type == "cuda" else log
 
 
-def _with_other_guesses(task: Task, setback: ForwardError | StepError) -> Task | None:
+def _with_other_guesses(task: Task) -> Task | None:
     """With the last guess inverted, unless a real step on the user's own data failed alike."""
-    first = task.failure or setback
     real = task.real.error if task.real is not None and task.example.is_data else None
-    if task.guesses is None or (real is not None and has_same_text(real, first)):
+    if task.guesses is None or (real is not None and has_same_text(real, task.failure)):
         return None
     guesses = task.guesses.after_failure()
-    return None if guesses is None else replace(task, guesses=guesses, failure=first)
+    return None if guesses is None else replace(task, guesses=guesses)
 
 
 def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
@@ -275,17 +264,16 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     return replace(log, others=(*log.others, *others))
 
 
-def _with_complex_inputs(task: Task, setback: ForwardError | StepError) -> Task | None:
+def _with_complex_inputs(task: Task) -> Task | None:
     """With complex numbers for the sized inputs of a model of complex parameters."""
     inputs = task.example.complex_instead(task.tree)
-    first = task.failure or setback
-    another = replace(task, rehearsal=None, real=None, guesses=None, failure=first)
-    return None if inputs is None else replace(another, example=inputs)
+    return None if inputs is None else replace(task, example=inputs, rehearsal=None, real=None, guesses=None)
 
 
-def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLog:
+def _by_other_kernels(task: Task) -> MemoryLog:
     """On the CPU's kernels for a GPU, and in a real step for the CPU; raises the first failure if that fails too."""
-    error = task.failure or setback
+    error = task.failure
+    assert error is not None
     if is_about_shards(error.original):
         raise error from error.__cause__
     first, *_ = re.split(r"\.\s+(?=[A-Z])", str(error).splitlines()[0])  # torch adds advice for authors of operators.
@@ -306,20 +294,8 @@ def _by_other_kernels(task: Task, setback: ForwardError | StepError) -> MemoryLo
     return task.measured(real, f": {why}")
 
 
-ATTEMPTS: tuple[tuple[Any, Callable[[Task, Any], Task | MemoryLog | None]], ...] = (
-    (NeedsIntegerError, _with_integers),
-    (CompilerNeededError, _with_compiler),
-    (GrewError, _with_new_modules),
-    (NeedsValuesError, _with_real_values),
-    ((ForwardError, StepError), _with_other_guesses),
-    ((ForwardError, StepError), _with_complex_inputs),
-    ((ForwardError, StepError), _by_other_kernels),
-)
-"""What follows a setback, from top to bottom; None passes on to the next attempt."""
-
-
 def record_once(task: Task) -> MemoryLog:
-    """Record the steps once. Raises a :data:`Setback`."""
+    """Record the steps once. Raises one of :data:`SETBACKS`."""
     surroundings, guesses = Surroundings(task.tree, task.step), task.guesses
     answers = Answers(None if task.rehearsal is None else task.rehearsal.answers, task.has_real_step, guesses)
     if guesses is not None:
@@ -429,13 +405,17 @@ def _with_other_draws(task: Task, log: MemoryLog) -> MemoryLog:
     If the draws ask for the highest, its events replace the log's own. All allocations in order are compared, not
     peaks: draws that route tokens differently may still have equal peaks; the next may not.
     """
-    draws = task.draws
-    if not (draws.asks or draws.foreign or (task.rehearsal is not None and task.rehearsal.drew)):
+    draws, redraws = task.draws, task.rehearsal is not None and task.rehearsal.drew
+    if not (draws.asks or draws.foreign or redraws):
         return log
     others: list[MemoryLog] = []
     for seed in OTHER_SEEDS:
+        other = replace(task, draws=Draws(seed))
+        if redraws:
+            real = replace(other, real=None).rehearsed(only_forward=not task.has_real_step)
+            other = replace(other, rehearsal=real)
         with suppress(SummaryError, GrewError, NeedsIntegerError):
-            others.append(record_once(task.redrawn(Draws(seed))))
+            others.append(record_once(other))
     sizes, *other_sizes = ([nbytes for _, _, nbytes in each.events] for each in (log, *others))
     if all(other == sizes for other in other_sizes):
         note = f"random numbers may decide what runs: {len(others) + 1} draws allocated the same memory"

@@ -93,13 +93,6 @@ def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[
     return None
 
 
-def set_to_train(optimizer: Any) -> None:
-    """Switch an optimizer to training if it has two modes, as schedule-free ones do."""
-    train = getattr(optimizer, "train", None)
-    if callable(train):
-        train()
-
-
 @contextmanager
 def fakes_in_foreach() -> Iterator[None]:
     """Have optimizers and gradient clipping treat fakes as tensors: they choose foreach by exact type.

@@ -51,7 +51,6 @@ from ..trace.questions import (
     question,
     record,
 )
-from ..trace.state import State
 from .compiling import compiled_for_torch
 from .measuring import copied, prepared, profiled
 from .step import Step
@@ -122,7 +121,7 @@ def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool 
     what = "forward" if only_forward else "step"
     step = Step(step.mode, autocast=step.autocast) if only_forward else step
     recorder = AnswerRecorder(LONGEST if only_forward else LONGEST_STEP, goes_on=not only_forward)
-    journal = SavedStorages()
+    journal, random_before = SavedStorages(), rng_state()
     try:
         reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reached_by(tree, step).tensors)}.values()
         held = (held_bytes(tensor) for tensor in reached if not (only_forward and isinstance(tensor, nn.Parameter)))
@@ -136,13 +135,15 @@ def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool 
             copies = [tensor for tensor in copies if not (only_forward and isinstance(tensor, nn.Parameter))]
             journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             copies.clear()
-            with steps.watch, ReadsRecorded(steps.watch, recorder):
+            recorder.watch = steps.watch
+            with steps.watch, ReadsRecorded(recorder):
                 if only_forward:
                     with torch.no_grad(), steps.autocast():
                         steps.model(*args, **kwargs)
                 else:
                     steps.run(args, kwargs)
-            return replace(recorder.rehearsal(), journal=None if only_forward else journal)
+            drew = not torch.equal(random_before, rng_state())
+            return Rehearsal(recorder.answers, "", recorder.is_loop, drew, None if only_forward else journal)
     except TooLongError as error:
         return Rehearsal({}, f"a real {what} was abandoned: {error}", only_forward and recorder.is_loop)
     except Exception as error:
@@ -243,11 +244,11 @@ TOO_MANY_VALUES = f"it reads more than {MOST_ANSWERS:,} values of tensors"
 WITHOUT_VALUES = "the model is on the meta device and has no values"
 
 
-def asking_module(frame: Frame | None, state: State) -> int:
-    """Return the number of the module whose forward is active, else ``OPTIMIZER`` or ``OUTSIDE``."""
-    module = module_of(frame)
+def asking_module(watch: Pass) -> int:
+    """Return the number of the module whose forward is active in a pass, else ``OPTIMIZER`` or ``OUTSIDE``."""
+    module = module_of(watch.frame)
     if module is None:
-        return OPTIMIZER if state.in_optimizer else OUTSIDE
+        return OPTIMIZER if watch.state.in_optimizer else OUTSIDE
     return module
 
 
@@ -261,6 +262,9 @@ class AnswerRecorder(Listener):
     A pass that reads too many has no answers. It is abandoned, unless ``goes_on`` says that a step is to be measured.
     """
 
+    watch: Pass
+    """The pass that is recorded."""
+
     def __init__(self, longest: int, goes_on: bool) -> None:
         self.longest = longest
         self.goes_on = goes_on
@@ -268,34 +272,27 @@ class AnswerRecorder(Listener):
         self.questions = 0
         self.operators = 0
         self.multiply_adds = 0
-        self.rng_state = rng_state()
         self.elements = 0
         """How many elements were read as arrays."""
-        self.state = State()
-        """The state of the pass that is recorded."""
 
-    def read(self, watch: Pass, tensor: Tensor) -> None:
+    def read(self, tensor: Tensor) -> None:
         """Record the values of a tensor that is read as an array, as long as all arrays together are not too large."""
         self.elements += tensor.numel()
         if self.elements <= LARGEST:
-            with watch.muted(), torch.no_grad():
+            with self.watch.muted(), torch.no_grad():
                 values = tensor.detach().resolve_conj().resolve_neg().clone()
-            self._answer(question(asking_module(watch.frame, watch.state), ARRAY, (tensor,)), values)
+            self._answer(ARRAY, (tensor,), values)
 
     @property
     def is_loop(self) -> bool:
         """Whether the pass has read too many values to record them."""
         return self.questions > MOST_ANSWERS
 
-    def rehearsal(self) -> Rehearsal:
-        """Return the answers, once the pass is over."""
-        drew = not torch.equal(self.rng_state, rng_state())
-        return Rehearsal(self.answers, "", self.is_loop, drew)
-
-    def _answer(self, question: Question, answer: Any) -> None:
+    def _answer(self, func: OpOverload | str, operands: Any, answer: Any) -> None:
         self.questions += 1
         if not self.is_loop:
-            self.answers.setdefault(question, []).append(answer)
+            query = question(asking_module(self.watch), func, operands)
+            self.answers.setdefault(query, []).append(answer)
         else:
             self.answers.clear()
             if not self.goes_on:
@@ -313,10 +310,9 @@ class AnswerRecorder(Listener):
         if self.is_loop:
             return
         if id(func) in PUTS and masks_of(args[1]):
-            counts = [int(mask.sum()) for mask in masks_of(args[1])]
-            self._answer(question(asking_module(frame, self.state), PUT, args), counts)
+            self._answer(PUT, args, [int(mask.sum()) for mask in masks_of(args[1])])
         if isinstance(func, OpOverload) and asks(func, args, kwargs):
-            self._answer(question(asking_module(frame, self.state), func, args), record(func, args, out))
+            self._answer(func, args, record(func, args, out))
 
 
 READS: Collection[Any] = (Tensor.numpy, Tensor.__array__, Tensor.tolist)
@@ -352,11 +348,9 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Any:
 class ReadsRecorded(TorchFunctionMode):
     """Records the values of tensors that are read as arrays or lists; ``one_hot`` reads none, as on fakes."""
 
-    def __init__(self, watch: Pass, recorder: AnswerRecorder) -> None:
+    def __init__(self, recorder: AnswerRecorder) -> None:
         super().__init__()
-        self.watch = watch
         self.recorder = recorder
-        recorder.state = watch.state
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -366,7 +360,7 @@ class ReadsRecorded(TorchFunctionMode):
             return read_out(func, *args, **kwargs)
         out = (one_hot if func is _one_hot_kernel else func)(*args, **kwargs)
         if func in READS:
-            self.recorder.read(self.watch, args[0])
+            self.recorder.read(args[0])
         return out
 
 

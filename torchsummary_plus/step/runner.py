@@ -23,7 +23,7 @@ from ..table.inputs import Example
 from ..table.modules import tensors_in
 from ..trace.questions import OUTSIDE
 from .losses import Convert, Make, default_loss, own_loss
-from .optimizers import closure_of, needs_closure, optimizer_maker, set_to_train
+from .optimizers import closure_of, needs_closure, optimizer_maker
 from .packed_weights import packed_blocks
 from .step_copy import PriorTensor, StepCopy
 
@@ -323,7 +323,9 @@ class Steps:
                 ] = None
         else:
             optimizer = maker(list(trained.values()))
-        set_to_train(optimizer)
+        set_to_train = getattr(optimizer, "train", None)
+        if callable(set_to_train):  # Of two modes, as schedule-free optimizers have.
+            set_to_train()
         return optimizer
 
     @contextmanager

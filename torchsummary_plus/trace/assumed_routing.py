@@ -43,11 +43,11 @@ class Routers:
         [0, 0, 0, 0]
         >>> Routers({6}).choice(aten.argmax.default, (scores, -1), {})
         """
-        choosing = _CHOICES.get(id(func))
-        if choosing is None:
+        how_many = _CHOICES.get(id(func))
+        if how_many is None:
             return None
         named: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
-        scores, axis = named["self"], named.get("dim", choosing.axis)
+        scores, axis = named["self"], named.get("dim", None if how_many == ONE else -1)
         if axis is None or not scores.dim():
             return None
         number = scores.shape[axis]
@@ -57,12 +57,9 @@ class Routers:
             if self.ranks == 1 or not (shares or alone):
                 return None
         self.were_asked = True
-        if choosing.number is None:
-            indices = self._spread(scores, axis, number, 1)
-        else:
-            each = int(named.get(choosing.number, 1))
-            indices = self._spread(scores, axis, each, each)
-        return indices.squeeze(axis) if choosing.drops_axis and not named.get("keepdim", False) else indices
+        each = number if how_many == ALL else int(named.get(how_many, 1))
+        indices = self._spread(scores, axis, each, 1 if how_many == ALL else each)
+        return indices.squeeze(axis) if how_many == ONE and not named.get("keepdim", False) else indices
 
     def _spread(self, scores: Tensor, axis: int, each: int, step: int) -> Tensor:
         """Return ``each`` consecutive experts for each token, starting ``step`` further from token to token."""
@@ -72,26 +69,19 @@ class Routers:
         return ((first + torch.arange(each)) % scores.shape[axis]).view(*rest, each).movedim(-1, axis).contiguous()
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """An operator that chooses: its argument for how many, "" for one and None for an order of all."""
-
-    number: str | None
-    axis: int | None = -1
-    drops_axis: bool = False
-
+ONE, ALL = "one", "all in order"
 
 _CHOICES = {
-    id(aten.topk.default): _Choice("k"),
-    id(aten.argmax.default): _Choice("", None, drops_axis=True),
-    id(aten.max.dim): _Choice("", None, drops_axis=True),
-    id(aten.multinomial.default): _Choice("num_samples"),
-    id(aten.sort.default): _Choice(None),
-    id(aten.sort.stable): _Choice(None),
-    id(aten.argsort.default): _Choice(None),
-    id(aten.argsort.stable): _Choice(None),
+    id(aten.topk.default): "k",
+    id(aten.argmax.default): ONE,
+    id(aten.max.dim): ONE,
+    id(aten.multinomial.default): "num_samples",
+    id(aten.sort.default): ALL,
+    id(aten.sort.stable): ALL,
+    id(aten.argsort.default): ALL,
+    id(aten.argsort.stable): ALL,
 }
-"""Operators by which routers choose, by identity: operators are slow to hash."""
+"""Operators by which routers choose, by identity since operators are slow to hash: one, all, or as an argument says."""
 
 
 def with_choice(out: Any, indices: Tensor) -> Any:

@@ -11,9 +11,9 @@ before the error are inverted and the step repeated.
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,7 @@ from torch._ops import OpOverload
 
 from ..live.compat import no_dispatch
 from ..live.fakes import CPU, META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
-from ..live.isolation import drawn
+from ..live.isolation import drawn, draws
 from ..ops.scratch.masks import count_true, is_mask, masks_of, note_true
 from .assumed_routing import BALANCED, CROWDED, Routers
 from .kernels import asks_values, change_tensors, tensors_of
@@ -261,40 +261,22 @@ MOST_ALTERNATIVES = 4
 """Sites whose opposite answer is also tried, for the step's least and greatest peak."""
 
 
-_BOTH: dict[int, Callable[[Any, Any], Any]] = {
-    id(getattr(getattr(aten, name), form)): getattr(operator, name)
-    for name in ("lt", "le", "gt", "ge", "eq", "ne")
-    for form in ("Scalar", "Tensor")
-}
-_BOTH |= {id(aten.logical_and.default): operator.and_, id(aten.bitwise_and.Tensor): operator.and_}
-_BOTH |= {id(aten.logical_or.default): operator.or_, id(aten.bitwise_or.Tensor): operator.or_}
-_NOT = {id(aten.logical_not.default), id(aten.bitwise_not.default)}
-_REDUCTIONS = {id(getattr(packet, form)) for packet in (aten.any, aten.all) for form in ("default", "dim", "dims")}
-"""Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
-
-
-def note_at_one(func: Any, args: Any, out: Any) -> None:
-    """Attach to a boolean fake its value for inputs of 1."""
+def note_at_one(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Attach to a boolean fake its value for inputs of 1: computed on single elements, else the first operand's."""
     if not isinstance(out, Fake) or out.dtype is not torch.bool:
         return
-    compare = _BOTH.get(id(func))
-    if compare is not None:
-        out.at_one = bool(compare(_value(args[0]), _value(args[1])))
-    elif id(func) in _NOT:
-        out.at_one = not _value(args[0])
-    else:
-        first = args[0] if args else None
-        follows = isinstance(first, Fake) and (id(func) in _REDUCTIONS or first.dtype is torch.bool)
-        out.at_one = bool(_value(first)) if follows else None
+    operands = [tensor for tensor in tensors_of((args, kwargs)) if isinstance(tensor, Fake)]
+    out.at_one = operands[0].at_one if operands and operands[0].dtype is torch.bool else None
+    if operands and isinstance(func, OpOverload) and not is_from_library(func) and not draws(func):
+        with suppress(Exception), torch.no_grad():
+            out.at_one = bool(func(*change_tensors(args, _one), **change_tensors(kwargs, _one)))
 
 
-def _value(value: Any) -> Any:
-    """Return a number, the value of a real one-element tensor, a boolean fake's value at 1, or 1."""
-    if isinstance(value, Fake):
-        return True if value.at_one is None else value.at_one
-    if isinstance(value, Tensor):
-        return value.item() if value.numel() == 1 else 1
-    return value
+def _one(tensor: Tensor) -> Tensor:
+    """Return a single element in place of a tensor: a real one's value, a boolean fake's at 1, or 1."""
+    if isinstance(tensor, Fake):
+        return torch.full((), tensor.at_one is not False, dtype=tensor.dtype)
+    return tensor.flatten()[0].clone() if tensor.numel() == 1 else torch.ones((), dtype=tensor.dtype)
 
 
 class Site(NamedTuple):
@@ -356,7 +338,7 @@ class Guesses:
         self.operators += 1
         if number >= 10 * OFTEN and self.operators > LONGEST_LOOP:
             raise DataDependentError(f"{site} keeps reading a value: no assumed value ends its loop")
-        value = bool(_value(tensors[0])) if dtype is torch.bool and len(tensors) == 1 else True
+        value = len(tensors) > 1 or getattr(tensors[0], "at_one", None) is not False
         if (site in self.inverted) != bool(number // OFTEN % 2):
             value = not value
         return torch.full((), value, dtype=dtype).item(), site

@@ -66,7 +66,7 @@ class StepKernels(ValuedKernels):
 
     def module(self) -> int:
         """Return the number of the module whose forward is active."""
-        return asking_module(self.watch.frame, self.watch.state)
+        return asking_module(self.watch)
 
     def refuses_sparse(self) -> bool:
         """Whether sparse results end the pass: not in a backward or optimizer, as embeddings have sparse gradients."""
@@ -138,7 +138,7 @@ class StepKernels(ValuedKernels):
             if self.answers.guesses is not None:
                 self.answers.guesses.operators += 1
             if self.answers.guesses is not None or self.answers.is_search:
-                note_at_one(func, args, out)
+                note_at_one(func, args, kwargs, out)
             return out
         except NotImplementedError:
             fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if isinstance(tensor, Fake)]
