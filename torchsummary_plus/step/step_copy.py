@@ -129,8 +129,7 @@ class Surroundings:
     def __init__(self, tree: ModuleTree, step: Step) -> None:
         self.tree = tree
         self.step = step
-        self._own = {id(tensor) for tensor in tree.tensors()}
-        self._owners = {id(p): i for i, module in reversed(list(enumerate(tree.modules))) for p in _parameters(module)}
+        owners = {id(p): i for i, module in reversed(list(enumerate(tree.modules))) for p in _parameters(module)}
         self.reach = reached_by(tree, step)
         self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
         counters = {id(module.n_averaged) for module in self.modules if isinstance(module, AveragedModel)}
@@ -139,20 +138,30 @@ class Surroundings:
 
         ``AveragedModel`` makes its counter on the CPU, wherever the model is.
         """
+        self._kinds = {id(p): ("parameters", OUTSIDE) for module in self.modules for p in _parameters(module)}
+        """By id: the kind of a tensor outside the model, and its module's number."""
         for optimizer in self.reach.optimizers:
             # State lies where its parameters do: all but counts of steps that the CPU reads.
             # Source: torch/optim/optimizer.py, ``_process_value_according_to_param_policy``.
             groups = optimizer.param_groups
             on_card = {id(p) for g in groups if g.get("fused") or g.get("capturable") for p in g["params"]}
+            self._kinds.update((id(p), ("parameters", OUTSIDE)) for group in groups for p in group["params"])
             for parameter, state in optimizer.state.items():
-                named = state.items() if isinstance(state, dict) else ()
-                counted = {"step"} if id(parameter) not in on_card else set()
-                self.moving |= {id(v) for name, v in named if isinstance(v, Tensor) and name not in counted}
-        gradients = [g for t in self.reach.tensors if id(t) in self._owners and (g := gradient_of(t)) is not None]
+                for name, value in state.items() if isinstance(state, dict) else ():
+                    self._kinds[id(value)] = "optimizer_state", owners.get(id(parameter), OUTSIDE)
+                    if isinstance(value, Tensor) and (name != "step" or id(parameter) in on_card):
+                        self.moving.add(id(value))
+        self._left: set[int] = set()
+        """Ids of the model's gradients, which are left behind unless the step is the user's own."""
+        for tensor in self.reach.tensors:
+            gradient = gradient_of(tensor)
+            if gradient is not None:
+                self._kinds[id(gradient)] = "gradients", owners.get(id(tensor), OUTSIDE)
+                if step.train_step is None and id(tensor) in owners:
+                    self._left.add(id(gradient))
         on_device = any(not tensor.is_meta for tensor in tree.tensors())
         self.without_bytes = {id(t) for t in self.reach.tensors if t.is_meta} if on_device else set()
         """Ids of tensors without bytes, as those of a skeleton for ``torch.func.functional_call``."""
-        self._left = set() if step.train_step is not None else set(map(id, gradients))
         self.has_idle_scaler = not all(scaler.is_enabled() for scaler in self.reach.scalers)
         """Whether a gradient scaler does nothing, as one created where torch finds no GPU."""
         self.notes = [UNSEEN] if any(tensor.grad_fn is not None for tensor in self.reach.tensors) else []
@@ -200,27 +209,14 @@ class Surroundings:
 
     def _holdings(self, copier: Copier, moved: bool) -> Iterator[PriorTensor]:
         """Yield the tensors that exist before the steps, each with its kind and its module's number."""
-        known: dict[int, tuple[str, int]] = {}
-        for module in self.modules:
-            known.update((id(parameter), ("parameters", OUTSIDE)) for parameter in _parameters(module))
-        for optimizer in self.reach.optimizers:
-            known.update((id(p), ("parameters", OUTSIDE)) for group in optimizer.param_groups for p in group["params"])
-            for parameter, state in optimizer.state.items():
-                owner = self._owners.get(id(parameter), OUTSIDE)
-                values = state.values() if isinstance(state, dict) else ()
-                known.update((id(value), ("optimizer_state", owner)) for value in values)
-        for tensor in self.reach.tensors:
-            gradient = gradient_of(tensor)
-            if gradient is not None:
-                known[id(gradient)] = ("gradients", self._owners.get(id(tensor), OUTSIDE))
-        moving = {id(tensor) for tensor in tensors_in(self.modules)} | known.keys()
+        left_out = {id(tensor) for tensor in self.tree.tensors()} | self._left | self.without_bytes
         for reached in self.reach.tensors:
-            if id(reached) in self._own or id(reached) in self._left or id(reached) in self.without_bytes:
+            if id(reached) in left_out:
                 continue
             tensor = copier.of(reached)
             learns = tensor.is_leaf and tensor.requires_grad
-            kind, owner = known.get(id(reached), ("parameters" if learns else "buffers", OUTSIDE))
-            stays = moved and kind == "buffers" and id(reached) not in moving
+            kind, owner = self._kinds.get(id(reached), ("parameters" if learns else "buffers", OUTSIDE))
+            stays = moved and kind == "buffers" and id(reached) not in self.moving
             yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
         counted = {id(copier.of(tensor)) for tensor in (*self.tree.tensors(), *self.reach.tensors)}
         for buffer in tensors_in(map(copier.of, self.modules)):

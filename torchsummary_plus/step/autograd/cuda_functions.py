@@ -95,53 +95,47 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
+) -> Any:
     """Run ``scaled_dot_product_attention`` by the first kernel, in torch's order, that supports the call.
 
     Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp). Boolean masks
     become numbers (``convert_boolean_attn_mask`` in aten/src/ATen/native/transformers/attention.cpp).
     """
+    how = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     if query.is_nested:
-        return ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)  # type: ignore[no-any-return]
+        return ATTENTION(query, key, value, attn_mask, **how)
     if since(BATCHED_SINCE) and query.dim() == key.dim() == value.dim() == 3:
-        query, key, value = query[None], key[None], value[None]
         attn_mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
-        with_batch = attention(capability, math, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        return with_batch.squeeze(0)
+        return attention(capability, math, query[None], key[None], value[None], attn_mask, **how).squeeze(0)
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
     if since(ZEROS_SINCE) and 0 in (*query.shape[:-1], key.shape[-2], value.shape[-1]):
         with torch.autocast("cuda", enabled=False):
-            return ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)  # type: ignore[no-any-return]
+            return ATTENTION(query, key, value, attn_mask, **how)
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
     kernel = attention_kernel(capability, call)
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
-        attn_mask = _as_numbers(attn_mask, query)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:  # To add to scores: 0 where it is True.
+        infinite = torch.scalar_tensor(-torch.inf, dtype=query.dtype, device=query.device)
+        attn_mask = torch.where(attn_mask, 0.0, infinite)
+        del infinite
+    if kernel == "math":
+        with torch.autocast("cuda", enabled=False):
+            return math(query, key, value, attn_mask, **how)[0]
     keeps = call.trains or call.trains_mask
     width = query.shape[-1]
     if kernel == "cudnn":
-        fused: Tensor = aten._scaled_dot_product_cudnn_attention(
-            query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
-        )[0]
-        return fused
-    if kernel == "math":
-        with torch.autocast("cuda", enabled=False):
-            parts = math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        result: Tensor = parts[0]
-        return result
+        fused = aten._scaled_dot_product_cudnn_attention
+        return fused(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)[0]
     scale = width**-0.5 if scale is None else scale
     if kernel == "flash":
         if width % 8:
             query, key, value = (torch.nn.functional.pad(t, (0, -width % 8)) for t in (query, key, value))
-        padded: Tensor = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[
-            0
-        ]
+        fused = aten._scaled_dot_product_flash_attention
+        padded = fused(query, key, value, dropout_p, is_causal, scale=scale)[0]
         return padded if padded.shape[-1] == width else padded[..., :width]
     if attn_mask is not None:
         attn_mask = _aligned(attn_mask).expand(*query.shape[:-1], key.shape[-2])
-    efficient: Tensor = aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale
-    )[0]
-    return efficient
+    fused = aten._scaled_dot_product_efficient_attention
+    return fused(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)[0]
 
 
 _NUMBERS = ("training", "momentum", "eps")
@@ -152,7 +146,7 @@ _BATCH_NORMS: dict[Any, tuple[str, ...]] = {
 """Functions with the names of their arguments."""
 
 
-def batch_norm(func: Any, *args: Any, **kwargs: Any) -> Tensor:
+def batch_norm(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a batch norm by cuDNN, which a build without it would not, and which first makes its arguments contiguous.
 
     ``functional.batch_norm`` refuses one value per channel, which has no variance.
@@ -163,23 +157,16 @@ def batch_norm(func: Any, *args: Any, **kwargs: Any) -> Tensor:
     parameters = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
     is_refused = x.dim() < 2 or (training and x.numel() == x.shape[1])
     if is_refused or not stands_for_cudnns(x, *parameters, training):
-        return func(*args, **kwargs)  # type: ignore[no-any-return]
+        return func(*args, **kwargs)
     read = [tensor if tensor is None else tensor.contiguous() for tensor in parameters]
     x = x.contiguous(memory_format=suggested(x))
-    numbers = given.get("momentum", 0.1), given.get("eps", 1e-5)
-    normalised: Tensor = aten.cudnn_batch_norm(x, *read, training, *numbers)[0]
-    return normalised
+    return aten.cudnn_batch_norm(x, *read, training, given.get("momentum", 0.1), given.get("eps", 1e-5))[0]
 
 
 ZEROS_SINCE = "2.13"
 """The first release in which attention without keys or results is zeros, on any device; measured on 2.11 and 2.13."""
 BATCHED_SINCE = "2.14"
 """The first release that adds a missing batch axis, so that fused kernels run; measured on 2.13 and 2.14."""
-
-
-def _as_numbers(mask: Tensor, query: Tensor) -> Tensor:
-    """Return a mask to add to scores: 0 where it is True, else minus infinity."""
-    return torch.where(mask, 0.0, torch.scalar_tensor(-torch.inf, dtype=query.dtype, device=query.device))
 
 
 def _aligned(mask: Tensor) -> Tensor:
@@ -206,7 +193,7 @@ BILINEAR = ZEROS = 0
 """torch's numbers of an interpolation and a padding mode."""
 
 
-def _sampled(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Tensor:
+def _sampled(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
     """Sample images by cuDNN where it can.
 
     Autocast casts to the wider dtype first. Source: ``cond_cudnn_grid_sampler`` and ``grid_sampler`` in
@@ -218,7 +205,7 @@ def _sampled(input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode:
     may = how == (BILINEAR, ZEROS, True) and input.dim() == 4 and input.shape[1] <= _MOST_CHANNELS
     fits = all(tensor.dtype in CUDNN_SAMPLES and 0 < tensor.numel() <= LAST_OFFSET for tensor in (input, grid))
     if may and fits and torch.backends.cudnn.enabled:
-        return aten.cudnn_grid_sampler(input, grid)  # type: ignore[no-any-return]
+        return aten.cudnn_grid_sampler(input, grid)
     return torch.grid_sampler(input, grid, *how)
 
 
@@ -289,13 +276,12 @@ class CudnnRNN(torch.autograd.Function):
         return None, dx, dhx, dcx, *_views(flat, weights)
 
 
-def _flat(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+def _flat(weights: Sequence[Tensor]) -> Any:
     """Return the weights as autocast casts them: to float16, in one buffer (aten/src/ATen/cudnn/AutocastRNN.cpp)."""
     if not torch.is_autocast_enabled("cuda") or weights[0].dtype is not torch.float32:
         return weights
     apply: Any = CastWeights.apply
-    cast: Sequence[Tensor] = apply(torch.float16, *weights)
-    return cast
+    return apply(torch.float16, *weights)
 
 
 class CastWeights(torch.autograd.Function):
