@@ -30,11 +30,6 @@ def binary(x: Tensor, **weights: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(x, x.detach(), pos_weight=factors, **weights)
 
 
-def pooled(x: Tensor) -> Tensor:
-    samples = torch.zeros(2, 3, 3, dtype=x.dtype, device=x.device)
-    return F.fractional_max_pool3d(x, 2, output_ratio=0.5, _random_samples=samples)
-
-
 complex_of = torch.view_as_complex
 PARTS, SPECTROGRAM = (300, 3333, 2), (16, 513, 400, 2)
 SINGLE, DOUBLE = torch.float32, torch.float64
@@ -55,7 +50,6 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype,
     ),
     "weighted positives": (lambda x: binary(x, weight=x.detach()), (5000, 701), HALVES[0], {}, 35_717_632),
     "weight norm": (lambda x: torch._weight_norm(x, x[:, :1].clone(), 0), (50_000, 16), HALVES[0], {}, 5_101_056),
-    "pooled in half": (pooled, (2, 3, 16, 16, 16), HALVES[0], TRAINING, 179_712),
 }
 ONLY_BOUNDED = {
     "deviation of complex": "aten::std_mean.correction",

@@ -1,8 +1,8 @@
 """Operators whose results depend on values: what they ask on fakes, and how they are answered.
 
 Sizes and values come from a real forward with the same questions; questions outside forwards, in a loss, a backward or
-a training step, from a real step (``step/real_steps.py``). Without either, sizes are the operator's maximum or those on
-zeros, and values are guessed, numbers only outside forwards. Each answer's origin is recorded for the user.
+a training step, from a real step (``step/real_steps.py``). Without either, sizes are the operator's maximum, and values
+are guessed, numbers only outside forwards. Each answer's origin is recorded for the user.
 
 A guess is that every unknown value is 1. So ``(x < 0).any()`` is False and ``(x >= 0).all()`` True, as checks in
 losses, distributions and user code expect. If a step raises nonetheless, the guesses of the last line that asked
@@ -25,7 +25,7 @@ from torch._ops import OpOverload
 
 from ..live.compat import no_dispatch
 from ..live.fakes import CPU, META, DataDependentError, Fake, defer_refusal, in_kernel, wrap
-from ..live.isolation import drawn, draws
+from ..live.isolation import draws
 from ..ops.scratch.masks import count_true, is_mask, masks_of, note_true
 from .assumed_routing import BALANCED, CROWDED, Routers
 from .kernels import asks_values, change_tensors, tensors_of
@@ -49,7 +49,6 @@ REHEARSED = "sizes taken from a real"
 MOST = "assumed to return its maximum size"
 VALUE = "value taken from a real"
 ASSUMED = "value assumed to be"
-ZEROS = "sizes computed on zeros"
 DRAWN = "drawn at random"
 """Origin of values that other random numbers would change: noted by ``Answers.drew`` alone."""
 MADE_UP = "answered as if integer inputs were all zeros; pass real inputs as input_data="
@@ -134,12 +133,10 @@ class Answers:
             self.assume(question.module, question.operator, f"{ASSUMED} {value} in {site}")
             return value
         self.guesses.sizes = True
-        result, how = fakes_of(func, args, kwargs, None, device, self.guesses.least), MOST
-        if result is None and outside:
-            result, how = on_zeros(func, args, kwargs, device), ZEROS
+        result = fakes_of(func, args, kwargs, None, device, self.guesses.least)
         if result is None:
             self.refuse(question.module, func)
-        self.assume(question.module, question.operator, how)
+        self.assume(question.module, question.operator, MOST)
         return result
 
     def array(self, question: Question, number: int, tensor: Tensor) -> Tensor:
@@ -365,35 +362,6 @@ INDEX = aten.index.Tensor
 
 LARGEST = 1 << 27
 """Most elements of all arguments together for which zeros are allocated: half a GiB in float32."""
-
-
-def on_zeros(func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-    """Return fakes of the sizes that an operator returns on zeros.
-
-    Return None if the operator writes to its arguments, they are too large, it fails on zeros, or it returns sparse
-    tensors.
-    """
-    tensors = tensors_of((*args, *kwargs.values()))
-    if func._schema.is_mutable or sum(tensor.numel() for tensor in tensors) > LARGEST:
-        return None
-    try:
-        with torch.no_grad():
-            out = drawn(func, change_tensors(args, _zeros), change_tensors(kwargs, _zeros))
-    except Exception:
-        return None
-    results = tensors_of(out)
-    if not results or any(tensor.layout is not torch.strided for tensor in results):
-        return None
-    with in_kernel():
-        return change_tensors(
-            out, lambda t: wrap(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=META), device)
-        )
-
-
-def _zeros(tensor: Tensor) -> Tensor:
-    if tensor.layout is not torch.strided:
-        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=CPU)
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU).zero_()
 
 
 def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:

@@ -492,6 +492,13 @@ def margin_backward(grad: Tensor, x: Tensor, *_: Any) -> Out:
     return fresh(x.shape, floats_of(x, grad))
 
 
+@rule("_standard_gamma_grad")
+def gamma_backward(x: Tensor, drawn: Tensor) -> Out:
+    """The gradient of the shape parameter, row-major; torch has no meta kernel."""
+    sure(x.shape == drawn.shape and is_contiguous(x) and is_contiguous(drawn))
+    return fresh(x.shape, floats_of(x, drawn))
+
+
 @rule("_log_softmax_backward_data", "_softmax_backward_data")
 def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
     """The gradient of the scores, row-major."""

@@ -8,7 +8,6 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError
@@ -18,7 +17,7 @@ from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...table.forward import Pass
 from ...trace.kernels import tensors_of
-from ...trace.questions import OUTSIDE, ZEROS, Answers, note_at_one, on_zeros
+from ...trace.questions import Answers, note_at_one
 from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
 from ..real_steps import asking_module
@@ -84,7 +83,7 @@ class StepKernels(ValuedKernels):
                 raise UnfakeableError(f"autocast cannot cast the arguments of {func} inside a torch.func transform")
             if func is aten._to_copy.default and state.in_transform is not None:
                 kwargs = self._off_meta(args, kwargs)
-            return self._known_or_on_zeros(func, args, kwargs)
+            return self._with_guesses(func, args, kwargs)
         if self.engine is not None and not state.as_meta:
             self.engine.drop_unreferenced()  # A forward run again in the backward is over.
         node = compat.current_node()
@@ -94,7 +93,7 @@ class StepKernels(ValuedKernels):
         func, kwargs = self._without_mode(func, args, kwargs, number, node), self._off_meta(args, kwargs)
         try:
             with state.being(in_engine=False):
-                out = self._known_or_on_zeros(func, args, kwargs)
+                out = self._with_guesses(func, args, kwargs)
         except Exception as error:
             note_node(error)
             raise
@@ -131,23 +130,15 @@ class StepKernels(ValuedKernels):
         devices = (tensor.fake_device for tensor in tensors_of(args) if isinstance(tensor, Fake))
         return {**kwargs, "device": next(devices, self.device)}
 
-    def _known_or_on_zeros(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator; outside forwards, one without a fake kernel runs on zeros."""
-        try:
-            out = self.with_values(func, args, kwargs)
-            if self.answers.guesses is not None:
-                self.answers.guesses.operators += 1
-            if self.answers.guesses is not None or self.answers.is_search:
-                note_at_one(func, args, kwargs, out)
-            return out
-        except NotImplementedError:
-            fakes = [tensor for tensor in tensors_of((*args, *kwargs.values())) if isinstance(tensor, Fake)]
-            is_outside = self.module() < 0 and isinstance(func, OpOverload) and fakes
-            out = on_zeros(func, args, kwargs, fakes[0].fake_device) if is_outside else None
-            if out is None:
-                raise
-            self.answers.assume(OUTSIDE, func.name(), ZEROS)
-            return out
+    def _with_guesses(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator, and note what a guess about its result would be."""
+        out = self.with_values(func, args, kwargs)
+        guesses = self.answers.guesses
+        if guesses is not None:
+            guesses.operators += 1
+        if guesses is not None or self.answers.is_search:
+            note_at_one(func, args, kwargs, out)
+        return out
 
     def _without_mode(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], number: int, node: Any) -> Any:
         """Return the operator that the engine, or a node's formula, runs without a mode in place of this one."""
