@@ -239,7 +239,7 @@ def _with_real_values(task: Task, outside: bool) -> Task | MemoryLog:
 def _with_other_guesses(task: Task) -> Task | None:
     """With the last guess inverted, unless a real step on the user's own data failed alike."""
     real = task.real.error if task.real is not None and task.example.is_data else None
-    if task.guesses is None or (real is not None and has_same_text(real, task.failure)):
+    if task.guesses is None or (real and task.failure and has_same_text(real, task.failure)):
         return None
     guesses = task.guesses.after_failure()
     return None if guesses is None else replace(task, guesses=guesses)

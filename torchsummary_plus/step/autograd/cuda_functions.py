@@ -101,7 +101,7 @@ def attention(
     Autocast casts the arguments and is off in what the kernel calls (aten/src/ATen/autocast_mode.cpp). Boolean masks
     become numbers (``convert_boolean_attn_mask`` in aten/src/ATen/native/transformers/attention.cpp).
     """
-    how = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    how: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     if query.is_nested:
         return ATTENTION(query, key, value, attn_mask, **how)
     if since(BATCHED_SINCE) and query.dim() == key.dim() == value.dim() == 3:
