@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -31,7 +31,6 @@ from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
 from ..ops.shapes.pointwise import writes_alike
-from ..ops.shapes.views import View, viewed
 from .assumed_routing import Routers, with_choice
 
 REMEMBERED = 50_000
@@ -128,7 +127,7 @@ class FakeKernels(Access):
 
     def is_small(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
         """Whether an operator on values has small enough inputs and results."""
-        if all(tensor.numel() <= SMALL for tensor in operands) or viewed(func, args, kwargs) is not None:
+        if all(tensor.numel() <= SMALL for tensor in operands) or is_view(func):
             # No code depends on the values of a random mask, such as dropout's.
             is_random = torch.Tag.nondeterministic_seeded in func.tags
             return not is_random or all(tensor.numel() <= 1 for tensor in operands)
@@ -327,20 +326,29 @@ def _argument_names(func: OpOverload) -> tuple[str, ...]:
 
 @cache
 def _is_memorable(func: OpOverload) -> bool:
-    """Whether, by its schema, an operator returns new tensors or its unchanged arguments, so that it can be cached.
+    """Whether, by its schema, an operator returns new tensors, views or unchanged arguments, so that it can be cached.
 
-    An ``out=`` tensor may change shape when written to, so such operators run each time.
+    An ``out=`` tensor may change shape when written to, so such operators run each time, as does ``as_strided``, whose
+    offset is the storage's.
     """
     schema = func._schema
     tags = func.tags
     unclear = (torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
     return (
         func.namespace == "aten"
-        and schema.name not in _INPLACE_VIEW | _OF_STORAGES
+        and schema.name not in _INPLACE_VIEW | _OF_STORAGES | {"aten::as_strided"}
         and not any(tag in tags for tag in unclear)
-        and all(r.alias_info is None or r.alias_info.is_write for r in schema.returns)
+        and (is_view(func) or all(r.alias_info is None or r.alias_info.is_write for r in schema.returns))
         and not any(a.kwarg_only and a.alias_info is not None for a in schema.arguments)
     )
+
+
+@cache
+def is_view(func: OpOverload) -> bool:
+    """Whether an operator itself returns views of its arguments, and never a copy, as composite ones may."""
+    returns = func._schema.returns
+    is_composite = compat.has_kernel(func.name(), "CompositeImplicitAutograd")
+    return bool(returns) and not is_composite and all(r.alias_info and not r.alias_info.is_write for r in returns)
 
 
 def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: list[Fake]) -> Any:
@@ -357,13 +365,8 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: 
     check_dtypes(func, operands)
     # A view of a tangent of zeros is such a tangent too; torch's kernel creates it.
     may_be_ruled = all(fake.layout is torch.strided for fake in operands) and not operands[0]._is_zerotensor()
-    if may_be_ruled:
-        views = viewed(func, args, kwargs)
-        if views is not None:
-            recipe = [list, views] if isinstance(views, list) else views
-        elif (rule := ruled(func, args, kwargs)) is not None:
-            recipe = _placed(rule, _result_device(kwargs, operands))
-    if recipe is not None:
+    if may_be_ruled and (rule := ruled(func, args, kwargs)) is not None:
+        recipe = _placed(rule, _result_device(kwargs, operands))
         out = from_recipe(recipe, operands)
     else:
         out = _compute(func, args, kwargs, operands)
@@ -534,8 +537,16 @@ def asks_values(func: OpOverload) -> bool:
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
+class View(NamedTuple):
+    """A view of an operator's first tensor: its shape, strides, and offset from that tensor, in elements."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
 def recipe_of(out: Any, fakes: list[Fake]) -> Any:
-    """Return how to recreate a result: an argument's index or a new tensor; None if it is neither."""
+    """Return how to recreate a result: an argument's index, a view or a new tensor; None if it is none of these."""
     if isinstance(out, (list, tuple)) and out:
         recipes = [recipe_of(item, fakes) for item in out]
         return None if any(recipe is None for recipe in recipes) else [type(out), recipes]
@@ -544,9 +555,13 @@ def recipe_of(out: Any, fakes: list[Fake]) -> Any:
     place = next((place for place, fake in enumerate(fakes) if fake is out), None)
     if place is not None:
         return place
-    if out.layout is not torch.strided or out.storage_offset():
+    if out.layout is not torch.strided:
         return None
-    if any(fake.untyped_storage()._cdata == out.untyped_storage()._cdata for fake in fakes):
+    storage, base = out.untyped_storage()._cdata, fakes[0]
+    if storage == base.untyped_storage()._cdata:
+        is_alike = out.dtype is base.dtype and out.is_conj() == base.is_conj() and out.is_neg() == base.is_neg()
+        return View(out.shape, out.stride(), out.storage_offset() - base.storage_offset()) if is_alike else None
+    if out.storage_offset() or any(fake.untyped_storage()._cdata == storage for fake in fakes):
         return None
     return (out.shape, out.stride(), out.dtype, out.fake_device)
 
@@ -561,9 +576,9 @@ def from_recipe(recipe: Any, fakes: list[Fake]) -> Any:
         return fakes[recipe]
     if type(recipe) is View:
         base = fakes[0]
-        # In inference mode, a view of a tensor from outside is a tensor from outside too.
-        is_from_outside = torch.is_inference_mode_enabled() and not base.is_inference()
-        with compat.no_dispatch(), torch.inference_mode(False) if is_from_outside else nullcontext():
+        is_of_inference = base.is_inference()  # Then its views are too.
+        is_mode = is_of_inference is torch.is_inference_mode_enabled()
+        with compat.no_dispatch(), nullcontext() if is_mode else torch.inference_mode(is_of_inference):
             plain = torch.empty(0, dtype=base.dtype, device=META)
             plain.set_(base.untyped_storage(), base.storage_offset() + recipe.offset, recipe.shape, recipe.stride)
             plain = plain.conj() if base.is_conj() else plain

@@ -5,5 +5,5 @@ differently from the kernels; steps need the real layout. A rule reads only shap
 agrees with the kernel where it answers (``tests/ops/test_rules.py``), and declines the rest.
 """
 
-from . import layers, pointwise, views  # noqa: F401 - they register
+from . import data_movement, layers, pointwise  # noqa: F401 - they register
 from .registry import ruled as ruled
