@@ -23,7 +23,7 @@ from torchsummary_plus import ForwardError, summary
 from torchsummary_plus.live.fakes import fake_like
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
-from torchsummary_plus.ops.shapes.pointwise import writes_alike
+from torchsummary_plus.ops.shapes.pointwise import is_elementwise, writes_alike
 from torchsummary_plus.ops.shapes.registry import RULES, rule_in
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
@@ -63,9 +63,7 @@ MORE: dict[str, Callable[[], Any]] = {
     "glu": lambda: F.glu(IMAGE * GAIN, 1),
     "cell": lambda: nn.GRUCell(3, 5)(R(2, 3)),
     "embedding": lambda: F.embedding(CLASSES, R(5, 3) * GAIN),
-    "algebra": lambda: aten.geqrf(R(4, 3)),
     "made": lambda: (torch.randn_like(R(3)), torch.full_like(R(3), 2), R(3, 4).prod(), R(3).all()),
-    "cut": lambda: (R(3).clamp(R(3), R(3)), R(3).logit(0.1)),
     "heads": lambda: aten._native_multi_head_attention(*[R(2, 3, 8)] * 3, 8, 2, *QKV, W, B),
     "encoder": lambda: aten._transformer_encoder_layer_fwd(
         R(2, 3, 8), 8, 2, *QKV, W, B, True, False, 1e-5, *[B] * 4, *[W, B] * 2
@@ -140,10 +138,8 @@ def drawn(name: str, is_real: bool) -> Iterator[Drawn]:
 UNCHECKED = {"aten::convolution_backward", "aten::mkldnn_rnn_layer_backward", "aten::_grouped_mm"}
 """Their meta kernels take sizes that do not fit."""
 ODD_META_KERNELS = {
-    *("native_batch_norm_backward", "convolution", "_convolution", "floor_divide", "nan_to_num"),
-    *("logical_and", "logical_or", "logical_xor", "xlogy.Tensor", "roll", "masked_fill.Scalar", "masked_fill.Tensor"),
-    *("_softmax_backward_data", "_log_softmax_backward_data", "elu_backward", "pow.Scalar"),
-    *("pixel_shuffle", "pixel_unshuffle", "hardsigmoid_backward", "nll_loss2d_forward"),
+    *("native_batch_norm_backward", "convolution", "_convolution", "roll", "masked_fill.Scalar", "masked_fill.Tensor"),
+    *("_softmax_backward_data", "_log_softmax_backward_data", "pow.Scalar", "nll_loss2d_forward"),
     *(f"{kind}_pad{axes}d" for kind in ("reflection", "replication") for axes in (1, 2, 3)),
 }
 """Their meta kernels leave out what the kernels do with layouts. The rules follow the kernels: the CPU's are asked."""
@@ -225,6 +221,37 @@ def test_a_rule_says_what_the_meta_kernel_says(name: str) -> None:
         pytest.skip("before torch 2.13 the meta kernel returns gradients in the tensors' own dtypes")
     drawn_calls = drawn(name, name.removeprefix("aten::") in ODD_META_KERNELS)
     assert sum(answers(func, *call) for call in drawn_calls) >= CASES // 20
+
+
+ELEMENTWISE = """
+    abs add.Tensor add.Scalar add_.Tensor addcmul atan2 bitwise_and.Tensor bitwise_not clamp clamp.Tensor div.Tensor
+    div.Tensor_mode elu elu_backward eq.Scalar exp exp_ floor_divide fmod.Scalar ge.Tensor gelu gelu_
+    hardsigmoid_backward hardswish hardtanh isnan leaky_relu_backward lerp.Scalar lerp.Tensor logical_and logical_not
+    logit maximum mish mul.Scalar mul.Tensor nan_to_num pow.Tensor_Scalar pow.Tensor_Tensor _prelu_kernel relu
+    rsub.Scalar sigmoid
+    sigmoid_backward silu_ softplus_backward sqrt sub.Tensor tanh tanh_backward threshold_backward where.self
+    xlogy.Tensor __and__.Tensor
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ELEMENTWISE.split())
+def test_element_wise_operators_answer_as_the_kernel_does(name: str) -> None:
+    assert sum(answers(operator(name), *call) for call in drawn(f"aten::{name}", True)) >= CASES // 10
+
+
+def test_operators_that_may_return_their_argument_or_draw_are_not_element_wise() -> None:
+    aten = torch.ops.aten
+    others = (
+        aten.positive,
+        aten.conj_physical,
+        aten.equal,
+        aten.frexp.Tensor,
+        aten.bernoulli,
+        aten.rrelu,
+        aten.clamp.out,
+    )
+    assert not any(is_elementwise(getattr(op, "default", op)) for op in others)
 
 
 @pytest.mark.parametrize("name", BY_KERNEL.split())

@@ -560,7 +560,8 @@ def recipe_of(out: Any, fakes: list[Fake]) -> Any:
     storage, base = out.untyped_storage()._cdata, fakes[0]
     if storage == base.untyped_storage()._cdata:
         is_alike = out.dtype is base.dtype and out.is_conj() == base.is_conj() and out.is_neg() == base.is_neg()
-        return View(out.shape, out.stride(), out.storage_offset() - base.storage_offset()) if is_alike else None
+        offset: Any = out.storage_offset() - base.storage_offset()
+        return View(out.shape, out.stride(), offset) if is_alike else None
     if out.storage_offset() or any(fake.untyped_storage()._cdata == storage for fake in fakes):
         return None
     return (out.shape, out.stride(), out.dtype, out.fake_device)

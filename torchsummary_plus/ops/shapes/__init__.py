@@ -5,5 +5,29 @@ differently from the kernels; steps need the real layout. A rule reads only shap
 agrees with the kernel where it answers (``tests/ops/test_rules.py``), and declines the rest.
 """
 
-from . import data_movement, layers, pointwise  # noqa: F401 - they register
-from .registry import ruled as ruled
+from __future__ import annotations
+
+from typing import Any
+
+from torch._ops import OpOverload
+
+from . import data_movement, layers  # noqa: F401 - they register
+from .pointwise import elementwise, is_elementwise
+from .registry import RULES, Answer, Unsure, results_of_two
+
+
+def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer | None:
+    """Return an operator's result; None if no rule applies, so that the meta kernel runs or raises."""
+    rule = RULES.get(func.name())
+    try:
+        if rule is None:
+            return elementwise(func, args, kwargs) if is_elementwise(func) else None
+        answer = rule(*args, **kwargs)
+        outs = answer if isinstance(answer, list) else [answer]
+        if not any(isinstance(out, tuple) and out[2] is None for out in outs):
+            return answer
+        results = results_of_two(func, args, kwargs)
+    except Unsure:
+        return None
+    typed: list[Any] = [(*out[:2], result.dtype) for out, result in zip(outs, results)]  # type: ignore[index]
+    return typed if isinstance(answer, list) else typed[0]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..strides import contiguous
-from .pointwise import broadcast, promoted
+from .pointwise import broadcast
 from .registry import (
     FLOATS,
     INDICES,
@@ -42,8 +42,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Out:
     sure(all((*t.shape[:axis], *t.shape[axis + 1 :]) == rest for t in tensors) and all(numel(t.shape) for t in tensors))
     shape = (*first.shape[:axis], sum(t.shape[axis] for t in tensors), *first.shape[axis + 1 :])
     innermost = [is_channels_last(tensor) for tensor in tensors]
-    dtype = promoted(tensors)
-    return (shape, channels_last(shape), dtype) if all(innermost) else fresh(shape, dtype)
+    return (shape, channels_last(shape), None) if all(innermost) else fresh(shape, None)
 
 
 @rule("stack")
@@ -53,7 +52,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Out:
     shape = tensors[0].shape
     axis = axis_of(dim, len(shape) + 1)
     sure(len(shape) not in (3, 4) or all(map(is_contiguous, tensors)))
-    return fresh((*shape[:axis], len(tensors), *shape[axis:]), promoted(tensors))
+    return fresh((*shape[:axis], len(tensors), *shape[axis:]), None)
 
 
 @rule("gather")
@@ -102,13 +101,6 @@ def repeat(x: Tensor, repeats: Sizes) -> Out:
     missing = len(repeats) - x.dim()
     sure(missing >= 0 and all(times >= 0 for times in repeats))
     return fresh(tuple(times * size for times, size in zip(repeats, (*(1,) * missing, *x.shape))), x.dtype)
-
-
-@rule("tril", "triu")
-def triangular(x: Tensor, diagonal: int = 0) -> Out:
-    """A row-major tensor like the input, which is a matrix or a batch of matrices."""
-    sure(x.dim() >= 2)
-    return fresh(x.shape, x.dtype)
 
 
 # Copies and factories

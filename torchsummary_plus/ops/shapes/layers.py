@@ -17,7 +17,7 @@ from ...live.versions import since
 from .. import backends
 from ..dtypes import HALVES
 from ..strides import contiguous
-from .pointwise import result
+from .pointwise import layout
 from .registry import (
     FLOATS,
     INDICES,
@@ -25,9 +25,7 @@ from .registry import (
     Outs,
     Shape,
     Sizes,
-    axis_of,
     channels_last,
-    dense_strides,
     each,
     floats_of,
     fresh,
@@ -290,43 +288,7 @@ def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out,
     return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
 
 
-@rule("_weight_norm_interface")
-def weight_norm(x: Tensor, scale: Tensor, dim: int = 0) -> Outs:
-    """The weight, and its norms in float32 at least."""
-    sure(x.dim() and dim in (0, x.dim() - 1) and x.dtype is scale.dtype and x.dtype in FLOATS)
-    sure(is_contiguous(x) and is_contiguous(scale) and numel(x.shape))
-    sure(scale.shape == tuple(size if axis == dim else 1 for axis, size in enumerate(x.shape)))
-    return [fresh(x.shape, x.dtype), fresh(scale.shape, statistics_of(x))]
-
-
-@rule("_softmax", "_log_softmax")
-def softmax(x: Tensor, dim: int, half_to_float: bool) -> Out:
-    """A row-major tensor like the input."""
-    sure(x.dtype in FLOATS and not half_to_float)
-    axis_of(dim, x.dim())
-    return fresh(x.shape, x.dtype)
-
-
-@rule("_safe_softmax")
-def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Out:
-    """A row-major tensor like the input, with rows of -inf as zeros."""
-    sure(dtype in (None, x.dtype))
-    return softmax(x, dim, False)
-
-
 # Gates and dropout
-
-
-@rule("glu")
-def glu(x: Tensor, dim: int = -1) -> Out:
-    """The input with an axis halved, row-major or in the input's order of axes."""
-    axis = axis_of(dim, x.dim())
-    sure(x.dim() and x.dtype in FLOATS and x.shape[axis] % 2 == 0)
-    shape = (*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :])
-    if is_contiguous(x):
-        return fresh(shape, x.dtype)
-    sure(numel(shape))
-    return shape, dense_strides(shape, [x.stride()]), x.dtype
 
 
 @rule("native_dropout")
@@ -334,7 +296,7 @@ def native_dropout(x: Tensor, p: float, train: bool | None) -> Outs:
     """The output, on the CPU in the iterator's layout, and the boolean mask, both else in the input's."""
     sure(x.dtype in FLOATS and train and 0 < p < 1)
     alike = x.shape, preserved_strides(x), x.dtype
-    return [result([x], x.dtype) if x.device.type == "cpu" else alike, (*alike[:2], torch.bool)]
+    return [(x.shape, layout(x.shape, [x]), x.dtype) if x.device.type == "cpu" else alike, (*alike[:2], torch.bool)]
 
 
 # Attention and recurrent layers
@@ -424,14 +386,6 @@ def fused_gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> 
     return [of_gates, of_gates, fresh(grad.shape, grad.dtype), of_bias, of_bias]
 
 
-@rule("geqrf")
-def reflections(x: Tensor) -> Outs:
-    """The reflections, column-major, and their factors; torch has no meta kernel."""
-    sure(x.dim() >= 2 and (x.is_floating_point() or x.is_complex()))
-    strides = (*contiguous(x.shape)[:-2], 1, x.shape[-2])
-    return [(x.shape, strides, x.dtype), fresh((*x.shape[:-2], min(x.shape[-2:])), x.dtype)]
-
-
 # Pooling
 
 
@@ -513,25 +467,6 @@ def _resized(x: Tensor, size: Sizes) -> Shape:
 def upsample(x: Tensor, size: Sizes, *_: object) -> Out:
     """The signals, images or volumes at the given size."""
     return in_format_of(x, _resized(x, size), x.dtype)
-
-
-@rule("pixel_shuffle")
-def pixel_shuffle(x: Tensor, factor: int) -> Out:
-    """The image with blocks of channels spread over height and width; no rule for channels-last on CUDA."""
-    sure(x.dim() in (3, 4) and factor > 0 and numel(x.shape) and _keeps_format(x))
-    *batch, channels, height, width = x.shape
-    sure(channels % factor**2 == 0)
-    return in_format_of(x, (*batch, channels // factor**2, height * factor, width * factor), x.dtype)
-
-
-@rule("pixel_unshuffle")
-def pixel_unshuffle(x: Tensor, factor: int) -> Out:
-    """The image with pixels gathered into channels; on CUDA row-major (``math_pixel_unshuffle``, PixelShuffle.cpp)."""
-    sure(x.dim() >= 3 and factor > 0 and numel(x.shape))
-    *batch, channels, height, width = x.shape
-    sure(height % factor == 0 == width % factor)
-    shape = (*batch, channels * factor**2, height // factor, width // factor)
-    return fresh(shape, x.dtype) if x.device.type == "cuda" else in_format_of(x, shape, x.dtype)
 
 
 def _keeps_format(x: Tensor) -> bool:

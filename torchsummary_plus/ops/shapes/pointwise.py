@@ -1,23 +1,24 @@
-"""Rules for element-wise operators (broadcasting, type promotion, strides as in TensorIterator), reductions and losses.
+"""Rules for element-wise operators (broadcasting, strides as in TensorIterator), reductions and losses.
 
-Sources: ``aten/src/ATen/TensorIterator.cpp`` (shapes, strides) and ``native/TypeProperties.cpp`` (``result_type``).
+The CPU's kernel itself tells the dtypes (``registry.results_of_two``). Source: ``aten/src/ATen/TensorIterator.cpp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from ..dtypes import HALVES, result_type
+from ...live import compat
+from ..dtypes import HALVES
 from ..strides import contiguous
 from .registry import (
     FLOATS,
-    NUMBERS,
+    Answer,
     Out,
     Outs,
     Shape,
@@ -33,14 +34,57 @@ from .registry import (
     is_dense,
     numel,
     preserved_strides,
+    results_of_two,
     rule,
     sure,
 )
 
-Operand: TypeAlias = "Tensor | float | int | bool"
+MORE = {
+    f"aten::{name}"
+    for name in (
+        *("gelu_", "hardswish", "hardswish_", "mish_", "square", "threshold_", "floor_divide", "__and__", "__or__"),
+        *("_prelu_kernel", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "softplus_backward"),
+        *("mish_backward", "leaky_relu_backward", "elu_backward", "_standard_gamma_grad"),
+    )
+}
+"""Element-wise operators of common models that torch does not tag as pointwise, or composes of others."""
+INPUT_FIRST = {"aten::threshold_backward", "aten::leaky_relu_backward"}
+"""Gradients whose kernels iterate over the input before the gradient."""
+OF_NUMBERS = {"aten::pow", "aten::lerp"}
+"""Their kernels take a number as it is; others make it a tensor, which the iterator sees."""
 
-WORDS = ("none", "tanh", "floor", "trunc")
-"""The options of element-wise operators that are words: how gelu approximates, and how a quotient is rounded."""
+
+@cache
+def is_elementwise(func: OpOverload) -> bool:
+    """Whether an operator returns one new tensor, or its first argument, computed element by element."""
+    schema, tags = func._schema, func.tags
+    is_composite = compat.has_kernel(func.name(), "CompositeImplicitAutograd")
+    return (
+        (schema.name in MORE or (torch.Tag.pointwise in tags and not is_composite))
+        and torch.Tag.nondeterministic_seeded not in tags
+        and [str(value.type) for value in schema.returns] == ["Tensor"]
+        and all(value.alias_info is None or value.alias_info.is_write for value in schema.returns)
+        and not any(argument.kwarg_only and argument.alias_info is not None for argument in schema.arguments)
+    )
+
+
+def elementwise(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer:
+    """Return the result of an element-wise operator; no rule if casting a tensor would change its layout.
+
+    CUDA kernels cast each element as they read it.
+    """
+    schema = func._schema
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    cast = tensors[1:] if schema.name == "aten::where" else tensors
+    is_alike = len({tensor.dtype for tensor in cast}) == 1 or all(map(is_dense, cast))
+    sure(is_alike or any(tensor.device.type == "cuda" for tensor in tensors))
+    shape = broadcast([tensor.shape for tensor in tensors])
+    dtype = results_of_two(func, args, kwargs)[0].dtype
+    if schema.is_mutable:
+        sure(shape == args[0].shape and all(size < 2 or step for size, step in zip(shape, args[0].stride())))
+        return 0
+    sees_number = "Scalar" in func._overloadname and schema.name not in OF_NUMBERS
+    return shape, layout(shape, tensors[:: -1 if schema.name in INPUT_FIRST else 1], not (sees_number and shape)), dtype
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
@@ -73,164 +117,16 @@ def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape
     return dense_strides(shape, operands)
 
 
-def promoted(operands: Sequence[Operand]) -> torch.dtype:
-    """Return the dtype that real operands are promoted to; no rule if casting a tensor would change its layout.
-
-    CUDA kernels cast each element as they read it.
-    """
-    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    is_alike = len({tensor.dtype for tensor in tensors}) == 1 or all(map(is_dense, tensors))
-    sure(is_alike or any(tensor.device.type == "cuda" for tensor in tensors))
-    sure(all(operand.dtype in NUMBERS if isinstance(operand, Tensor) else is_real(operand) for operand in operands))
-    return result_type(*operands)
-
-
-def is_real(number: object) -> bool:
-    """Whether a number is one of Python's, and not complex."""
-    return isinstance(number, (bool, int, float))
-
-
-def result(operands: Sequence[Operand], dtype: torch.dtype) -> Out:
-    """Return the new tensor of an element-wise operator."""
-    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    shape = broadcast([tensor.shape for tensor in tensors])
-    return shape, layout(shape, tensors, len(tensors) == len(operands) or not shape), dtype
-
-
-def written(into: Tensor, others: Sequence[Operand], dtype: torch.dtype) -> int:
-    """Return the answer of an operator that writes a result of this dtype into its first argument."""
-    shapes = [other.shape for other in others if isinstance(other, Tensor)]
-    sure(broadcast([into.shape, *shapes]) == into.shape and torch.can_cast(dtype, into.dtype))
-    sure(all(size < 2 or step for size, step in zip(into.shape, into.stride())))
-    return 0
-
-
-def _only(is_common: Callable[[torch.dtype], bool]) -> Callable[[torch.dtype], torch.dtype]:
-    """Return a function that returns such dtypes and declines others."""
-
-    def checked(common: torch.dtype) -> torch.dtype:
-        sure(is_common(common))
-        return common
-
-    return checked
-
-
-_not_bool = _only(lambda common: common is not torch.bool)
-_floating = _only(lambda common: common in FLOATS)
-_not_float = _only(lambda common: common not in FLOATS)
-
-
-def _to_float(common: torch.dtype) -> torch.dtype:
-    return common if common in FLOATS else torch.get_default_dtype()
-
-
-def _to_bool(common: torch.dtype) -> torch.dtype:
-    return torch.bool
-
-
-def _elementwise(
-    names: str, overloads: str, count: int, dtype_of: Callable[[torch.dtype], torch.dtype], in_place: bool = True,
-    casts: bool = True,
-) -> None:  # fmt: skip
-    """Register operators of ``count`` operands, followed only by numbers and options, and their in-place forms."""
-
-    def dtype(args: Sequence[Any], options: Iterable[Any]) -> torch.dtype:
-        operands = args[:count]
-        sure(casts or len({operand.dtype for operand in operands if isinstance(operand, Tensor)}) == 1)
-        common = dtype_of(promoted(operands))
-        for value in (*args[count:], *options):
-            sure(not isinstance(value, complex) and (not isinstance(value, str) or value in WORDS))
-            sure(common in FLOATS or not isinstance(value, (float, str)))
-        return common
-
-    def apart(*args: Any, **options: Any) -> Out:
-        return result(args[:count], dtype(args, options.values()))
-
-    def in_first(*args: Any, **options: Any) -> int:
-        return written(args[0], args[1:count], dtype(args, options.values()))
-
-    for name in names.split():
-        into = f"__i{name[2:]}" if name.startswith("__") else f"{name}_"
-        for overload in overloads.split():
-            rule(name + overload.removeprefix("default"))(apart)
-            if in_place:
-                rule(into + overload.removeprefix("default"))(in_first)
-
-
-_elementwise("abs ceil floor nan_to_num neg relu round sgn sign square trunc", "default", 1, _not_bool)
-_elementwise("bitwise_not", "default", 1, _not_float)
-_elementwise("celu elu frac gelu hardsigmoid hardswish hardtanh", "default", 1, _floating)
-_elementwise("leaky_relu mish selu silu threshold", "default", 1, _floating)
-_elementwise("hardshrink softplus softshrink", "default", 1, _floating, in_place=False)
-_elementwise("acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv", "default", 1, _to_float)
-_elementwise("exp exp2 expm1 i0 lgamma log log10 log1p log2 logit reciprocal", "default", 1, _to_float)
-_elementwise("rsqrt sigmoid sin sinc sinh sqrt tan tanh", "default", 1, _to_float)
-_elementwise("logical_not", "default", 1, _to_bool)
-_elementwise("isinf isnan isneginf isposinf signbit", "default", 1, _to_bool, in_place=False)
-_elementwise("add sub mul remainder fmod", ".Tensor .Scalar", 2, _not_bool)
-_elementwise("rsub", ".Scalar", 2, _not_bool, in_place=False)
-_elementwise("maximum minimum fmax fmin floor_divide", "default", 2, _not_bool, in_place=False)
-_elementwise("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__", ".Tensor .Scalar", 2, _not_float)
-_elementwise("div true_divide", ".Tensor .Scalar", 2, _to_float)
-_elementwise("atan2", "default", 2, _to_float)
-_elementwise("xlogy", ".Tensor", 2, _to_float)
-_elementwise("eq ne lt le gt ge", ".Tensor .Scalar", 2, _to_bool)
-_elementwise("logical_and logical_or logical_xor", "default", 2, _to_bool)
-_elementwise("_prelu_kernel", "default", 2, _floating, in_place=False, casts=False)
-_elementwise("lerp", ".Scalar", 2, _floating, casts=False)
-_elementwise("lerp", ".Tensor", 3, _floating, casts=False)
-_elementwise("addcmul addcdiv", "default", 3, _floating, casts=False)
-
-
-@rule("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
-def power(base: Operand, exponent: Operand) -> Out:
-    """The power, of a number row-major; no rule for negative exponents of integers."""
-    dtype = _not_bool(promoted((base, exponent)))
-    if not isinstance(exponent, Tensor):
-        sure(dtype in FLOATS or exponent >= 0)
-        return result((base,), dtype)
-    return result((base, exponent), dtype) if isinstance(base, Tensor) else fresh(exponent.shape, dtype)
-
-
-@rule("where.self")
-def where(condition: Tensor, x: Tensor, other: Tensor) -> Out:
-    """The broadcast choice between two operands by a boolean condition."""
-    sure(condition.dtype is torch.bool)
-    return result((condition, x, other), promoted((x, other)))
-
-
-@rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
-def clamp(x: Tensor, *limits: Operand | None, **named: Operand | None) -> Out:
-    """The input within one or two limits, numbers or tensors."""
-    bounds = [limit for limit in (*limits, *named.values()) if limit is not None]
-    sure(bounds)
-    return result([x, *(limit for limit in bounds if isinstance(limit, Tensor))], _not_bool(promoted((x, *bounds))))
+@rule("pow.Scalar")
+def power_of_a_number(base: float, exponent: Tensor) -> Out:
+    """The power, row-major."""
+    return fresh(exponent.shape, None)
 
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Out:
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Out:
     """A row-major clone of the broadcast input."""
-    sure(mask.dtype is torch.bool and torch.can_cast(promoted((x, value)), x.dtype))
-    sure(not (isinstance(value, Tensor) and value.dim()))
-    shape, _, dtype = result((x, mask), x.dtype)
-    return fresh(shape, dtype)
-
-
-def _backward(names: str, *positions: int) -> None:
-    """Register gradients of one operand, whose kernels iterate over the arguments at ``positions`` in this order."""
-
-    def gradient(*args: Any, **options: Any) -> Out:
-        first, second = (args[place] for place in positions)
-        sure(first.dtype is second.dtype and first.dtype in FLOATS and first.shape == second.shape)
-        return result((first, second), first.dtype)
-
-    rule(*names.split())(gradient)
-
-
-_backward("hardswish_backward hardsigmoid_backward hardtanh_backward softplus_backward mish_backward", 0, 1)
-_backward("silu_backward gelu_backward logit_backward sigmoid_backward tanh_backward", 0, 1)
-_backward("threshold_backward leaky_relu_backward", 1, 0)
-_backward("elu_backward", 0, 5)
+    return fresh(broadcast([x.shape, mask.shape]), None)
 
 
 @rule("glu_backward")
@@ -244,7 +140,7 @@ def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Out:
 def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Out:
     """The input's gradient, in the layout of the iterator over gradient and mask."""
     sure(grad.dtype in FLOATS and mask.dtype is torch.bool and grad.shape == mask.shape)
-    return result((grad, mask), grad.dtype)
+    return grad.shape, layout(grad.shape, (grad, mask)), grad.dtype
 
 
 KEEPING = (
@@ -256,7 +152,7 @@ KEEPING = (
 
 
 @rule(*(f"_foreach_{name}" for name in KEEPING.split()))
-def elementwise(*args: Any, **options: Any) -> Outs:
+def of_lists(*args: Any, **options: Any) -> Outs:
     """New tensors like those of the lists, if these agree in shape, strides and dtype and all numbers are real."""
     for value in (*args, *options.values()):
         numbers = value if isinstance(value, (list, tuple)) else (value,)
@@ -309,152 +205,85 @@ def _like(tensors: tuple[Any, ...]) -> Out:
 # Reductions, cumulative operators, sorting and losses
 
 
-def _reduced(x: Tensor, dims: int | Sizes | None, keepdim: bool) -> Shape:
-    """Return the reduced shape; no axes means all axes."""
+def _reduced(x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False, **_: Any) -> Out:
+    """The reduced tensor, row-major; no axes means all axes, and an empty tensor has no rule."""
+    sure(numel(x.shape))
     dims = [dims] if isinstance(dims, int) else dims
-    axes = [axis_of(dim, x.dim()) for dim in dims] if dims else list(range(x.dim()))
-    sure(len(set(axes)) == len(axes))
+    axes = [dim % max(x.dim(), 1) for dim in dims] if dims else list(range(x.dim()))
     if keepdim:
-        return tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
-    return tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+        return fresh([1 if axis in axes else size for axis, size in enumerate(x.shape)], None)
+    return fresh([size for axis, size in enumerate(x.shape) if axis not in axes], None)
 
 
-DtypeOf: TypeAlias = "Callable[[Tensor, torch.dtype | None], torch.dtype]"
-"""A result's dtype from the input and the requested one."""
+REDUCTIONS = (
+    "sum sum.dim_IntList prod prod.dim_int mean mean.dim var.correction std.correction amax amin max min argmax argmin "
+    "any any.dim all all.dim"
+)
+rule(*REDUCTIONS.split())(_reduced)
+rule("max.dim", "min.dim", "var_mean.correction", "std_mean.correction")(
+    lambda *args, **kw: [_reduced(*args, **kw)] * 2
+)
+rule("linalg_vector_norm")(lambda x, ord=2, dims=None, keepdim=False, **kw: _reduced(x, dims, keepdim))
 
 
-def _reduction(names: str, *dtypes: DtypeOf) -> None:
-    """Register reductions with one or several results of one shape."""
-
-    def reduced(
-        x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None,
-        correction: float | None = None,
-    ) -> Out | Outs:  # fmt: skip
-        shape = _reduced(x, dims, keepdim)
-        first, *others = (fresh(shape, dtype_of(x, dtype)) for dtype_of in dtypes)
-        return [first, *others] if others else first
-
-    rule(*names.split())(reduced)
-
-
-def _summed(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """Integers and booleans as int64."""
-    sure(x.dtype in NUMBERS)
-    return dtype or (x.dtype if x.dtype in FLOATS else torch.int64)
-
-
-def _averaged(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """No rule for integers without a dtype."""
-    sure(x.dtype in NUMBERS and (dtype or x.dtype) in FLOATS)
-    return dtype or x.dtype
-
-
-def _floating_input(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    sure(x.dtype in FLOATS)
-    return x.dtype
-
-
-def _extreme(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """No rule for empty tensors."""
-    sure(x.dtype in NUMBERS and numel(x.shape))
-    return x.dtype
-
-
-def _place(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    sure(x.dtype in NUMBERS and x.dtype is not torch.bool and numel(x.shape))
-    return torch.int64
-
-
-def _truth(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """No rule for uint8, which stays."""
-    sure(x.dtype in NUMBERS and x.dtype is not torch.uint8)
-    return torch.bool
-
-
-_reduction("sum sum.dim_IntList prod prod.dim_int", _summed)
-_reduction("mean mean.dim", _averaged)
-_reduction("var.correction std.correction", _floating_input)
-_reduction("var_mean.correction std_mean.correction", _floating_input, _floating_input)
-_reduction("amax amin max min", _extreme)
-_reduction("max.dim min.dim", _extreme, lambda x, dtype: torch.int64)
-_reduction("argmax argmin", _place)
-_reduction("any any.dim all all.dim", _truth)
-
-
-@rule("linalg_vector_norm")
-def vector_norm(
-    x: Tensor, ord: float = 2, dims: Sizes | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Out:
-    """The norm of floats along axes; no rule for another dtype."""
-    sure(x.dtype in FLOATS and dtype is None and numel(x.shape))
-    return fresh(_reduced(x, dims, keepdim), x.dtype)
-
-
-@rule("cumsum", "cumprod")
-def cumulative(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Out:
-    """A tensor like the input, row-major; integers and booleans as int64."""
-    sure(x.dtype in NUMBERS)
-    axis_of(dim, x.dim())
-    return fresh(x.shape, dtype or (x.dtype if x.dtype in FLOATS else torch.int64))
+@rule("_softmax", "_log_softmax", "_safe_softmax", "_log_softmax_backward_data", "_softmax_backward_data")
+@rule("cumsum", "cumprod", "tril", "triu")
+def like_the_first(x: Tensor, *others: Any, **_: Any) -> Out:
+    """A row-major tensor of the first one's shape, which any other has too."""
+    sure(all(other.shape == x.shape for other in others if isinstance(other, Tensor)))
+    return fresh(x.shape, None)
 
 
 @rule("topk")
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Outs:
     """The k extremes along one axis and their indices."""
     axis = axis_of(dim, x.dim())
-    sure(x.dim() and x.dtype in NUMBERS and 0 <= k <= x.shape[axis])
+    sure(x.dim() and not x.dtype.is_complex and 0 <= k <= x.shape[axis])
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
 
 
 @rule("sort", "sort.stable")
-def sorted_and_index(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None) -> Outs:
+def sorted_and_index(x: Tensor, *_: Any, **__: Any) -> Outs:
     """The sorted input and the indices, in the input's layout."""
-    sure(x.dtype in NUMBERS)
-    axis_of(dim, x.dim())
-    return [(x.shape, preserved_strides(x), x.dtype), (x.shape, preserved_strides(x), torch.int64)]
+    return [(x.shape, preserved_strides(x), None)] * 2
 
 
 NONE = 0
 """A loss per element; other reductions give one number."""
 
 
-def _nll_loss(name: str, *ranks: int) -> None:
-    """Register a loss of scores with one of these ranks, whose second axis, or only one, is the classes', and back."""
-
-    def dtype_of(x: Tensor, target: Tensor, weight: Tensor | None) -> torch.dtype:
-        """Return the scores' dtype, if targets and weights fit."""
-        axis = min(x.dim() - 1, 1)
-        sure(x.dim() in ranks and target.dtype is torch.int64 and numel(x.shape))
-        sure(target.shape == (*x.shape[:axis], *x.shape[axis + 1 :]))
-        sure(weight is None or weight.shape == (x.shape[axis],))
-        return floats_of(x, weight)
-
-    def forward(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int) -> Outs:
-        dtype = dtype_of(x, target, weight)
-        return [fresh(target.shape if reduction == NONE else (), dtype), fresh((), dtype)]
-
-    def backward(
-        grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int, total: Tensor
-    ) -> Out:
-        dtype_of(x, target, weight)
-        sure(grad.shape == (target.shape if reduction == NONE else ()) and not total.dim() and is_contiguous(x))
-        return fresh(x.shape, floats_of(x, grad, total))
-
-    rule(f"{name}_forward")(forward)
-    rule(f"{name}_backward")(backward)
+def _fits_classes(x: Tensor, target: Tensor, weight: Tensor | None) -> bool:
+    """Whether targets and weights fit scores whose second axis, or only one, is the classes'."""
+    axis = min(x.dim() - 1, 1)
+    fits = x.dim() in (1, 2, 4) and numel(x.shape) and target.shape == (*x.shape[:axis], *x.shape[axis + 1 :])
+    return bool(fits) and (weight is None or weight.shape == (x.shape[axis],))
 
 
-_nll_loss("nll_loss", 1, 2)
-_nll_loss("nll_loss2d", 4)
+@rule("nll_loss_forward", "nll_loss2d_forward")
+def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int) -> Outs:
+    """The loss and the total weight."""
+    sure(_fits_classes(x, target, weight))
+    return [fresh(target.shape if reduction == NONE else (), None), fresh((), None)]
 
 
-@rule("mse_loss", "smooth_l1_loss", "huber_loss")
-def loss_of_a_difference(x: Tensor, target: Tensor, reduction: int = 1, *_: Any, **__: Any) -> Out:
-    """The mean or sum of what two tensors of one dtype differ by."""
-    sure(reduction != NONE)
-    broadcast([x.shape, target.shape])
-    return fresh((), floats_of(x, target))
+@rule("nll_loss_backward", "nll_loss2d_backward")
+def nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int, total: Tensor
+) -> Out:
+    """The gradient of the scores, all row-major."""
+    sure(_fits_classes(x, target, weight) and is_contiguous(x) and not total.dim())
+    sure(grad.shape == (target.shape if reduction == NONE else ()))
+    return fresh(x.shape, None)
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+def loss(x: Tensor, target: Tensor, *settings: Any, **_: Any) -> Out:
+    """The mean or sum of the losses, with weights that broadcast."""
+    shapes = [value.shape for value in settings if isinstance(value, Tensor)]
+    sure(x.shape == target.shape and not any(type(value) is int and value == NONE for value in settings))
+    sure(broadcast([x.shape, *shapes]) == x.shape)
+    return fresh((), None)
 
 
 @rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
@@ -462,15 +291,6 @@ def loss_backward(grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Out:
     """The gradient, written into row-major zeros of the input's shape (``Loss.cpp``)."""
     sure(broadcast([x.shape, target.shape, grad.shape]) == x.shape)
     return fresh(x.shape, floats_of(x, target, grad))
-
-
-@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
-def binary_cross_entropy(x: Tensor, target: Tensor, *settings: Any) -> Out:
-    """The mean or sum of the losses of probabilities or logits, with weights that broadcast."""
-    weights = [value for value in settings if isinstance(value, Tensor)]
-    sure(x.shape == target.shape and not any(value == NONE for value in settings if isinstance(value, int)))
-    sure(all(broadcast([x.shape, weight.shape]) == x.shape for weight in weights))
-    return fresh((), floats_of(x, target, *weights))
 
 
 @rule("binary_cross_entropy_backward")
@@ -490,17 +310,3 @@ def margin_backward(grad: Tensor, x: Tensor, *_: Any) -> Out:
     sure(x.dim() in (1, 2) and numel(x.shape) and grad.shape in ((), x.shape[:-1]))
     sure(x.device.type == "cuda" or x.dtype not in HALVES)
     return fresh(x.shape, floats_of(x, grad))
-
-
-@rule("_standard_gamma_grad")
-def gamma_backward(x: Tensor, drawn: Tensor) -> Out:
-    """The gradient of the shape parameter, row-major; torch has no meta kernel."""
-    sure(x.shape == drawn.shape and is_contiguous(x) and is_contiguous(drawn))
-    return fresh(x.shape, floats_of(x, drawn))
-
-
-@rule("_log_softmax_backward_data", "_softmax_backward_data")
-def softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Out:
-    """The gradient of the scores, row-major."""
-    sure(grad.shape == out.shape and floats_of(grad, out) is dtype and -out.dim() <= dim < out.dim())
-    return fresh(grad.shape, dtype)

@@ -19,7 +19,7 @@ import torch
 
 from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
-from ...dtypes import HALVES, result_type
+from ...dtypes import HALVES
 from ...shapes.registry import preserved_strides
 from ...strides import order_of_axes
 from ..allocations import Allocations, copies, joined, results
@@ -244,7 +244,8 @@ def cross_entropy_with_logits(
     steps.buffer(x.nbytes)
     if pos_weight is not None:
         less_one = steps.buffer(pos_weight.nbytes)
-        log_weight = steps.buffer(pairs(pos_weight, target) * result_type(pos_weight, target).itemsize)
+        dtype = torch.promote_types(pos_weight.dtype, target.dtype) if pos_weight.dim() else target.dtype
+        log_weight = steps.buffer(pairs(pos_weight, target) * dtype.itemsize)
         steps.free(log_weight, less_one)
     if reduction:
         steps.buffer(target.nbytes)
