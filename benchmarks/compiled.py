@@ -201,7 +201,7 @@ def measured(case: CompiledCase, card: str, with_triton: bool) -> dict[str, dict
     if card:
         from torch._inductor.async_compile import AsyncCompile
 
-        from torchsummary_plus.compiled.kernels import Nothing  # Not above: a prediction imports the compiler itself.
+        from torchsummary_plus.compiled.compat import Nothing  # Not above: a prediction imports the compiler itself.
 
         if not with_triton:
             AsyncCompile.triton = lambda *_, **__: Nothing()  # type: ignore[method-assign]

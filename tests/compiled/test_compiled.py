@@ -219,6 +219,17 @@ def test_without_bfloat16_torch_compiles_nothing() -> None:
     assert f"{NOT_COMPILED}{why}" in result.assumptions
 
 
+@needs_release
+@needs_fork
+def test_code_that_reads_values_is_refused_by_name() -> None:
+    class Choosing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > 0 else x
+
+    result = estimate_memory(Choosing(8, 8), (8,), 4, optimizer="sgd", compiled=True)
+    assert f"{NOT_COMPILED}its code reads tensors' values" in result.assumptions
+
+
 def test_other_releases_of_torch_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.12.1")
     with pytest.raises(

@@ -7,7 +7,7 @@ import ctypes
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
+from threading import Lock
 
 import pytest
 import torch
@@ -109,18 +109,17 @@ for number, line in enumerate(sys.stdin):
 """
 
 
-def test_a_subprocess_answers_until_it_exits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "echo.py"
-    script.write_text(ECHO)
-    monkeypatch.setattr(queries, "SCRIPT", script)
-    echo = queries.Worker(Path("no cudnn"), "13.0")
+def test_a_subprocess_answers_until_it_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", ECHO]
+    echo, ask = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True), queries.workspaces_of_worker
+    monkeypatch.setattr(queries, "worker_of", lambda *_: (echo, Lock()))
     try:
-        assert [echo.workspaces(ONE_BY_ONE, "", mode, frozenset()) for mode in (2, 1)] == [[0, 2], [1, 1]]
-        echo.process.kill()
-        with pytest.raises(CudnnError, match="exited"):
-            echo.workspaces(ONE_BY_ONE, "", 0, frozenset())
+        assert [[*ask(ONE_BY_ONE, "", mode, frozenset())] for mode in (2, 1)] == [[0, 2], [1, 1]]
     finally:
-        echo.close()
+        echo.kill()
+        echo.wait()
+    with pytest.raises(CudnnError, match="exited"):
+        ask(ONE_BY_ONE, "", 0, frozenset())
 
 
 @pytest.mark.skipif(not worker.is_possible(), reason="no ELF for this platform")

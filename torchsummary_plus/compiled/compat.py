@@ -1,55 +1,42 @@
-"""Private names of torch's compiler, each probed because a release may lack it. ``live.compat`` has all others.
+"""Private names of torch's compiler, each probed because a release may lack it, and what stands in their place.
 
-Importing this file imports the compiler, so only the subprocess does.
+Kernels that do nothing stand in for those that g++ or Triton would compile; :func:`stand_in_for_gpu` answers what
+inductor asks of a GPU and of Triton. Importing this file imports the compiler, and replacements are for good: only the
+subprocess does either. ``live.compat`` has all other names.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from functools import wraps
+from contextlib import nullcontext
+from functools import partial, wraps
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..live.versions import Place, place, probe
+from ..data.capability import AMPERE, Capability
+from ..data.errors import UnsupportedError
+from ..data.units import MIB
+from ..live import compat
+from ..live.cuda_calls import always
+from ..live.versions import place, probe
+from ..ops.backends import FORMATS, keeps_last_on_cuda
+from ..ops.scratch.cuda.cudnn.cards import Card
+from ..ops.shapes.registry import is_channels_last
+from ..step.autograd.cuda_functions import attention
+from . import engine
 
 _ALL = "compiled=True is answered with the estimate of the uncompiled step"
 _CUDA = f"{_ALL} on CUDA"
 
-# Kernels that g++ or Triton would compile.
-_COMPILER = "torch._inductor.async_compile:AsyncCompile"
-_KINDS = "cpp_pybinding", "cpp", "triton", "multi_kernel", "wait"
-KERNELS = tuple(place(f"{_COMPILER}.{kind}", _ALL) for kind in _KINDS)
-# What looks for a compiler, which generated code takes into account, and what compiles a program to try the processor.
-COMPILER: Place = place("torch._inductor.cpp_builder:get_cpp_compiler", _ALL)
-CHECK_PROCESSOR: Place = place("torch._inductor.cpu_vec_isa:VecISA.check_build", _ALL)
-
-# What generated code calls.
-_GUARDS = "torch._C._dynamo.guards"
-EMPTY = (
-    ("cpu", place(f"{_GUARDS}:_empty_strided_cpu", _ALL)),
-    ("cpu", place(f"{_GUARDS}:_empty_strided_cpu_pinned", _ALL)),
-    ("cuda", place(f"{_GUARDS}:_empty_strided_cuda", _CUDA)),
-)
-REINTERPRET: Place = place(f"{_GUARDS}:_reinterpret_tensor", _ALL)
-CHECK_ALIGNMENT: Place = place(f"{_GUARDS}:assert_alignment", _ALL)
-CHECKED_INPUTS: Place = place("torch._inductor.compile_fx:get_input_idxs_to_check", _ALL)
-"""Names the inputs whose addresses are looked at, to copy them if they are not aligned."""
-_RANDOM = "torch._prims.rng_prims"
-RANDOM: Any = probe(f"{_RANDOM}:run_and_save_rng_state", _ALL), probe(f"{_RANDOM}:run_with_rng_state", _ALL)
-"""Run an operator that draws random numbers, and run it again with the same ones."""
-RANDOM_ON_CUDA: Any = probe(f"{_RANDOM}:graphsafe_run_with_rng_state", _CUDA)
-"""Does both, with a generator of its own for each."""
-BACKEND_SELECT: Any = probe("torch:_C.DispatchKey.BackendSelect", _ALL)
-
-# Dynamo.
-CHECK_GUARDS: Place = place("torch._dynamo.guards:CheckFunctionManager.__init__", _ALL)
-INSTALL_GLOBAL: Place = place("torch._dynamo.output_graph:OutputGraph.install_global_unsafe", _ALL)
-CONTEXT_INIT: Place = place("torch._dynamo.eval_frame:_TorchDynamoContext.__init__", _ALL)
-COMPILE: Place = place("torch:_TorchCompileInductorWrapper.__call__", _ALL)
-COMPILE_FORWARD: Place = place("torch._inductor.compile_fx:compile_fx_forward", _ALL)
-IS_RECOMPILED: Place = place("torch._dynamo.convert_frame:has_tensor_in_frame", _ALL)
-"""Whether a frame without compiled code that fits is an error under the stance "fail_on_recompile"."""
+CONTEXT: Any = probe("torch._dynamo.eval_frame:_TorchDynamoContext", _ALL)
+"""The class that calls a compiled function."""
+Inductor: Any = probe("torch:_TorchCompileInductorWrapper", _ALL)
+innermost_backend: Any = probe("torch._dynamo.eval_frame:innermost_backend", _ALL)
 counters: Any = probe("torch._dynamo.utils:counters", _ALL)
 """How many graphs the process has compiled, among other figures."""
 compiled_code: Any = probe("torch._dynamo.eval_frame:_debug_get_cache_entry_list", _ALL)
@@ -57,42 +44,219 @@ is_skipped: Any = probe("torch._dynamo.trace_rules:check", _ALL)
 in_a_frame: Any = probe("torch._dynamo.external_utils:wrap_inline", _ALL)
 """Gives a function that Dynamo skips, such as the forward of a module of torch, a frame that it does not."""
 skip_package: Any = probe("torch._dynamo.trace_rules:add", _ALL)
-innermost_backend: Any = probe("torch._dynamo.eval_frame:innermost_backend", _ALL)
 without_function_mode: Any = probe("torch.overrides:_pop_mode_temporarily", _ALL)
 innermost_mode: Any = probe("torch.utils._python_dispatch:_get_current_dispatch_mode", _ALL)
 FakeTensorMode: Any = probe("torch._subclasses.fake_tensor:FakeTensorMode", _ALL)
-
-# Configurations.
 functorch_config: Any = probe("torch._functorch:config", _ALL)
 inductor_config: Any = probe("torch._inductor:config", _ALL)
+_RANDOM = "torch._prims.rng_prims"
+RANDOM: Any = probe(f"{_RANDOM}:run_and_save_rng_state", _ALL), probe(f"{_RANDOM}:run_with_rng_state", _ALL)
+"""Run an operator that draws random numbers, and run it again with the same ones."""
+BACKEND_SELECT: Any = probe("torch:_C.DispatchKey.BackendSelect", _ALL)
+RANDOM_ON_CUDA: Any = probe(f"{_RANDOM}:graphsafe_run_with_rng_state", _CUDA)
+"""Does both, with a generator of its own for each."""
 
-# A GPU and Triton.
-AVOIDS_DEVICE: Place = place("torch._subclasses.fake_tensor:FakeTensorMode.avoid_device_init", _CUDA)
-DEVICE: Place = place("torch._dynamo.device_interface:CudaInterface", _CUDA)
-INITIALISE: Place = place("torch.cuda:_lazy_init", _CUDA)
-DEVICE_GUARD: Place = place("torch.cuda:_DeviceGuard", _CUDA)
-HAS_TRITON = tuple(place(f"torch._inductor.{part}:has_triton", _CUDA) for part in ("scheduler", "fx_passes.pad_mm"))
-TRITON_HASH: Place = place("torch.utils._triton:triton_hash_with_backend", _CUDA)
-has_triton_package: Any = probe("torch.utils._triton:has_triton_package", _CUDA)
-ATTRIBUTES_VERSION: Place = place("torch._inductor.utils:get_triton_attrs_descriptor_version", _CUDA)
-PATTERNS = tuple(place(f"torch._inductor.fx_passes.{part}:lazy_init", _CUDA) for part in ("joint_graph", "post_grad"))
-CONSTANTS: Place = place("torch.fx.experimental.proxy_tensor:CONSTANT_NUMEL_LIMIT", _CUDA)
-"""The most elements of a tensor whose values are followed while a graph is made, for ``item``."""
-FOLD: Place = place("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _CUDA)
-SHOULD_PAD: Place = place("torch._inductor.fx_passes.pad_mm:_should_pad", _CUDA)
-CONV_BACKEND: Place = place("torch:_C._select_conv_backend", _CUDA)
-CONV_LAYOUT: Place = place("torch:_C._conv_determine_backend_memory_format", _CUDA)
-HEURISTICS = "torch._inductor.runtime.triton_heuristics"
-COMPOSITE: Any = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _CUDA)
+INSTALL_GLOBAL = "torch._dynamo.output_graph:OutputGraph.install_global_unsafe"
+COMPILE_FORWARD = "torch._inductor.compile_fx:compile_fx_forward"
+IS_RECOMPILED = "torch._dynamo.convert_frame:has_tensor_in_frame"
+"""Whether a frame without compiled code that fits is an error under the stance "fail_on_recompile"."""
 
 
-def wrap(where: Place, replacement: Callable[..., Any]) -> None:
-    """Have ``replacement`` called in place of a function of torch, with that function as its first argument."""
-    own = where.value
-    where.set(wraps(own)(lambda *args, **kwargs: replacement(own, *args, **kwargs)))
+def put(where: str, value: Any, loss: str = _ALL) -> None:
+    """Put a value in place of a name. Raises :class:`UnsupportedError` if this release has no such name."""
+    place(where, loss).set(value)
 
 
-def answer_for_c() -> None:
-    """Define functions of ``torch._C`` that a CPU build lacks and generated code calls: the stream and the device."""
-    for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice"):
-        setattr(torch._C, name, lambda *_: 0)
+def wrap(where: str, replacement: Callable[..., Any], loss: str = _ALL) -> None:
+    """Have ``replacement`` called in place of a function, with that function as its first argument."""
+    own = place(where, loss).value
+    put(where, wraps(own)(lambda *args, **kwargs: replacement(own, *args, **kwargs)), loss)
+
+
+class Nothing:
+    """A compiled kernel that does nothing, however it is launched."""
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Do nothing."""
+
+    run = __call__
+
+    def __getattr__(self, name: str) -> Nothing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+def compile_nothing() -> None:
+    """Replace all kernels by ones that do nothing, and what generated code allocates by operators, which a pass sees.
+
+    No cache is read or written, no compiler is looked for, and no address is.
+    """
+    for kind in ("cpp_pybinding", "cpp", "triton", "multi_kernel", "wait"):
+        put(f"torch._inductor.async_compile:AsyncCompile.{kind}", always(Nothing()))
+    put("torch._inductor.cpp_builder:get_cpp_compiler", always("g++"))
+    put("torch._inductor.cpu_vec_isa:VecISA.check_build", always(True))
+    generated = "torch._C._dynamo.guards"
+    for device in ("cpu", "cuda"):
+        put(f"{generated}:_empty_strided_{device}", partial(_empty, device))
+    put(f"{generated}:_reinterpret_tensor", _reinterpreted)
+    put(f"{generated}:assert_alignment", always(None))
+    put("torch._inductor.compile_fx:get_input_idxs_to_check", always(()))
+    inductor_config.force_disable_caches, inductor_config.compile_threads = True, 1
+    functorch_config.enable_autograd_cache = False
+    functorch_config.force_non_lazy_backward_lowering = True
+
+
+def _empty(device: str, size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def _reinterpreted(x: Tensor, size: Any, stride: Any, offset: int = 0) -> Tensor:
+    return torch.as_strided(x, size, stride, x.storage_offset() + offset)
+
+
+# A GPU and Triton
+
+UNTUNED = "matrix products whose sizes are not aligned: torch.compile may pad them, which it decides by timing"
+"""The assumption for matrix products."""
+
+PRESENT: dict[tuple[Any, str], Any] = {
+    (torch.cuda, "is_available"): always(True),
+    (torch.cuda, "device_count"): always(1),
+    (torch.autograd, "grad"): engine.grad,
+}
+"""What torch finds while it compiles: one GPU, and gradients without the engine."""
+
+
+class Guard(nullcontext[None]):
+    """A context for a device, which does nothing."""
+
+
+class Generator(torch.Generator):
+    """A generator of the CPU that says that it is the GPU's."""
+
+    device = torch.device("cuda", 0)
+
+    def clone_state(self) -> Generator:
+        """Return another one, since its numbers do not matter."""
+        return Generator()
+
+
+def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, None]) -> None:
+    """Answer for a GPU and for Triton; ``notes`` gets what only the GPU could decide."""
+
+    def has_bfloat16(*_: Any, **__: Any) -> bool:
+        if capability < AMPERE:
+            raise UnsupportedError("torch compiles no code with bfloat16 for this GPU, and runs it as it is")
+        return True
+
+    def should_pad(*_: Any, **__: Any) -> bool:
+        notes[UNTUNED] = None
+        return False
+
+    properties = _properties(card, capability)
+    stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0, device_type=1)
+    shared = {"get_device_properties": always(properties), "current_stream": always(stream), "device": Guard}
+    interface = "torch._dynamo.device_interface:CudaInterface"
+    answers = {
+        f"{owner}{name}": answer for owner in ("torch.cuda:", f"{interface}.") for name, answer in shared.items()
+    }
+    answers |= {
+        "torch.cuda:_DeviceGuard": Guard,
+        "torch.cuda:_lazy_init": always(None),
+        "torch.cuda:default_generators": (Generator(),),
+        "torch.cuda:get_device_name": always(card.name),
+        "torch.cuda:get_rng_state": always(torch.zeros(16, dtype=torch.uint8)),
+        "torch.cuda:set_device": always(None),
+        "torch.cuda:set_rng_state": always(None),
+        f"{interface}.Worker.current_device": always(0),
+        f"{interface}.Worker.get_device_properties": always(properties),
+        f"{interface}.current_device": always(0),
+        f"{interface}.device_count": always(1),
+        f"{interface}.is_bf16_supported": has_bfloat16,
+        f"{interface}.raise_if_triton_unavailable": always(None),
+        "torch._inductor.fx_passes.pad_mm:_should_pad": should_pad,
+        "torch._inductor.fx_passes.pad_mm:has_triton": always(True),
+        "torch._inductor.scheduler:has_triton": always(True),
+        "torch.utils._triton:triton_hash_with_backend": always(""),
+        "torch._subclasses.fake_tensor:FakeTensorMode.avoid_device_init": property(always(True)),
+        # No values are followed while a graph is made, not even an empty tensor's, which may be moved to the GPU.
+        "torch.fx.experimental.proxy_tensor:CONSTANT_NUMEL_LIMIT": -1,
+    }
+    for where, answer in answers.items():
+        put(where, answer, _CUDA)
+    for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice"):  # Which a CPU build lacks.
+        setattr(torch._C, name, always(0))
+    for part in ("joint_graph", "post_grad"):
+        wrap(f"torch._inductor.fx_passes.{part}:lazy_init", _trace_on_cpu, _CUDA)
+    wrap("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _fold_on_cpu, _CUDA)
+    wrap("torch:_C._select_conv_backend", _choose_backend, _CUDA)
+    wrap("torch:_C._conv_determine_backend_memory_format", _suggest_layout, _CUDA)
+    composite = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _CUDA)
+    torch.ops.aten.scaled_dot_product_attention.default.py_impl(composite)(partial(_attend, capability))
+    if not place("torch.utils._triton:has_triton_package", _CUDA).value():
+        version = "torch._inductor.utils:get_triton_attrs_descriptor_version"
+        put(version, always(place(version, _CUDA).value()), _CUDA)
+        import_module("torch._inductor.runtime.triton_heuristics")  # While it finds no Triton.
+        triton, language = ModuleType("triton"), ModuleType("triton.language")
+        vars(triton).update(language=language, __version__="3.0.0")
+        sys.modules.update({"triton": triton, "triton.language": language})
+
+
+def _properties(card: Card, capability: Capability) -> Any:
+    return SimpleNamespace(
+        name=card.name,
+        major=capability[0],
+        minor=capability[1],
+        multi_processor_count=card.multiprocessors,
+        total_memory=card.memory_mib * MIB,
+        regs_per_multiprocessor=1 << 16,
+        max_threads_per_multi_processor=card.threads_per_multiprocessor,
+        max_threads_per_block=1024,
+        warp_size=32,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=card.shared_per_block,
+        shared_memory_per_multiprocessor=card.shared_per_block + 1024,
+        L2_cache_size=card.l2_bytes,
+        gcnArchName="",
+        is_integrated=0,
+    )
+
+
+def _trace_on_cpu(own: Any, *_: Any) -> None:
+    """Trace inductor's own patterns, on real tensors, unless the process has compiled before and has them."""
+    if not own.cache_info().currsize:
+        with compat.replaced({(torch.cuda, "is_available"): always(False)}):
+            own(torch.device("cpu"))
+
+
+def _fold_on_cpu(own: Callable[..., Any], folder: Any, node: Any) -> Any:
+    """Fold a graph's constants, for which inductor creates real tensors."""
+    kwargs = node.kwargs
+    node.kwargs = {**kwargs, "device": torch.device("cpu")} if "device" in kwargs else kwargs
+    try:
+        return own(folder, node)
+    finally:
+        node.kwargs = kwargs
+
+
+def _attend(capability: Capability, query: Any, *call: Any, **how: Any) -> Any:
+    """Trace attention on CUDA as the kernel that torch would choose there."""
+    math = torch.ops.aten._scaled_dot_product_attention_math
+    if query.device.type == "cuda":
+        return attention(capability, math, query, *call, **how)
+    return math(query, *call, **how)[0]
+
+
+def _choose_backend(own: Callable[..., Any], x: Any, weight: Any, **how: Any) -> Any:
+    """Return, for a convolution on CUDA, whether cuDNN's kernels run, whose layouts a CPU build does not know."""
+    if x.device.type == "cuda":
+        return keeps_last_on_cuda(x.dtype, how["stride"], how["output_padding"])
+    return own(x, weight, **how)
+
+
+def _suggest_layout(own: Callable[..., Any], x: Any, weight: Any, keeps_last: Any) -> Any:
+    if not isinstance(keeps_last, bool):
+        return own(x, weight, keeps_last)
+    last = keeps_last and (is_channels_last(x) or is_channels_last(weight))
+    return FORMATS[x.dim()] if last else torch.contiguous_format

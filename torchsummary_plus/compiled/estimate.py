@@ -23,7 +23,7 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog
 from ..live.copying import is_library
 from ..live.versions import parsed
-from ..step.fake_steps import Task
+from ..step.fake_steps import NeedsValuesError, Task
 from .subprocess import in_subprocess
 
 RELEASES = (2, 13), (2, 15)
@@ -45,7 +45,10 @@ def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> Memo
     def work() -> MemoryLog:
         from .step import record  # Not here: it imports the compiler.
 
-        return record(task)
+        try:
+            return record(task)
+        except NeedsValuesError:
+            raise UnsupportedError("its code reads tensors' values") from None
 
     key, known = key_of(task), ANSWERS.setdefault(task.tree.modules[0], {})
     try:
@@ -87,19 +90,20 @@ class _Describing(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         """Describe what cannot be pickled, or may change behind its name."""
-        if isinstance(value, Tensor):
-            place = value.shape, value.stride(), value.dtype, value.device, value.requires_grad
-            return str, (repr((type(value), *place)),)
+        kind = type(value)
         if isinstance(value, FunctionType):
             code = value.__code__
             used = {} if is_library(code.co_filename) else value.__globals__
             names = {name: used[name] for name in code.co_names if name in used}
             cells = [cell.cell_contents for cell in value.__closure__ or ()]
             return tuple, ((marshal.dumps(code), cells, value.__defaults__, value.__kwdefaults__, names),)
-        if isinstance(value, ModuleType):
-            return str, (value.__name__,)
-        if isinstance(value, type):
-            return NotImplemented if value.__module__ == "builtins" else (str, (f"{value.__qualname__} {id(value)}",))
-        if type(value).__module__.startswith("torch._") and not isinstance(value, nn.Module):
-            return str, (f"{type(value).__qualname__} {id(value)}",)
-        return NotImplemented
+        is_private = kind.__module__.startswith("torch._") and not isinstance(value, nn.Module)
+        if isinstance(value, Tensor):
+            text = f"{kind} {value.shape} {value.stride()} {value.dtype} {value.device} {value.requires_grad}"
+        elif isinstance(value, ModuleType):
+            text = value.__name__
+        elif is_private or (isinstance(value, type) and value.__module__ != "builtins"):
+            text = f"{kind.__qualname__} {id(value)}"
+        else:
+            return NotImplemented
+        return str, (text,)

@@ -10,13 +10,11 @@ Only for a process that ends afterwards.
 from __future__ import annotations
 
 import builtins
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -41,7 +39,6 @@ from ..table.mode_setting import set_mode
 from ..table.modules import tensors_in
 from ..trace.kernels import run_really
 from . import compat as names
-from . import gpu, kernels
 from .owners import compile_with_owners
 
 TIMED = "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"
@@ -60,7 +57,7 @@ def record(task: Task) -> MemoryLog:
     """
     while task.example.sized():  # The eager step has found out which inputs reach an embedding; it does not tell.
         try:
-            record_once(replace(task, listeners=()))
+            record_once(task)
             break
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
@@ -72,34 +69,25 @@ def record(task: Task) -> MemoryLog:
         notes[NO_GRAPH] = None
     for operator in names.RANDOM:  # A pass runs their kernel, and sees what that allocates.
         type(operator).__call__ = staticmethod(operator.py_kernels[names.BACKEND_SELECT])
-    if task.device.type == "cuda":
-        again = type(names.RANDOM_ON_CUDA)
-        again.__call__ = staticmethod(lambda run, *args, rng_state, **kwargs: run(*args, **kwargs))
+    again = type(names.RANDOM_ON_CUDA)
+    again.__call__ = staticmethod(lambda run, *args, rng_state, **kwargs: run(*args, **kwargs))
     compat.stance_of_passes = "fail_on_recompile"
-    names.IS_RECOMPILED.set(lambda frame: bool(names.compiled_code(frame.f_code)))
+    names.put(names.IS_RECOMPILED, lambda frame: bool(names.compiled_code(frame.f_code)))
     log = record_once(task)
     return replace(log, assumptions=(*log.assumptions, *notes))
 
 
 def _install(task: Task, notes: dict[str, None]) -> None:
     """Prepare torch, and compile the model unless the user has compiled it or parts of it."""
-    kernels.install()
+    names.compile_nothing()
     if task.cudnn.card is not None:
-        gpu.install(task.cudnn.card, task.capability, notes)
+        names.stand_in_for_gpu(task.cudnn.card, task.capability, notes)
     names.skip_package(__name__.partition(".")[0])
-    names.wrap(names.CHECK_GUARDS, _check_few_guards)
     names.wrap(names.INSTALL_GLOBAL, _install_for_every_copy)
     names.wrap(names.COMPILE_FORWARD, compile_with_owners)
-    names.wrap(names.COMPILE, partial(_compile_without_timing, notes))
-
-    def begin(own: Callable[..., None], context: Any, *args: Any, **kwargs: Any) -> None:
-        own(context, *args, **kwargs)
-        _prepare(context)
-
-    names.wrap(names.CONTEXT_INIT, begin)
-    for context in gc.get_objects():
-        if issubclass(type(context), names.CONTEXT_INIT.owner):
-            _prepare(context)
+    names.CONTEXT.enter_exit_hooks = property(
+        partial(_hooks, notes), lambda self, hooks: vars(self).update(enter_exit_hooks=hooks)
+    )
     Pass.ignore_compile_internals = lambda *_: True  # type: ignore[method-assign]
     Fake.__coerce_same_metadata_as_tangent__ = lambda self, *_: self  # type: ignore[attr-defined]
     root: nn.Module = task.tree.modules[0]
@@ -113,61 +101,52 @@ def _install(task: Task, notes: dict[str, None]) -> None:
         vars(root)["_compiled_call_impl"] = compiler(call)  # Every copy of the module has its own.
 
 
-def _check_few_guards(own: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Set Dynamo's guards on modules' types and on plain values, and none on tensors or the identity of objects."""
+def _hooks(notes: dict[str, None], context: Any) -> list[Callable[[], Any]]:
+    """Return the functions that run before a compiled function: its own, and :func:`_enter`."""
+    hooks: list[Any] = vars(context)["enter_exit_hooks"]
+    if not any(getattr(hook, "func", None) is _enter for hook in hooks):
+        hooks.append(partial(_enter, notes, context))
+    return hooks
 
-    def keeps(guard: Any) -> bool:
-        is_plain = guard.guard_type in {"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"}
-        return is_plain or (guard.guard_type == "TYPE_MATCH" and isinstance(guard.value, nn.Module))
 
-    call = signature(own).bind(*args, **kwargs)
-    if call.arguments["f_code"].co_filename.startswith(OPTIMIZERS):
-        raise UnsupportedError("the optimizer's step is compiled by itself")
-    call.arguments["guard_filter_fn"] = lambda guards: [keeps(guard) for guard in guards]
-    own(*call.args, **call.kwargs)
+def _enter(notes: dict[str, None], context: Any) -> Callable[[], None]:
+    """Leave the function modes, whose functions compiled code calls as operators, until the result is called.
+
+    Inductor compiles without CUDA graphs and without choosing by timing, which are noted; other compilers are refused.
+    Of the guards, those on modules' types and on plain values stay.
+    """
+    if callable(context.callback):
+        backend = names.innermost_backend(context.callback)
+        if not isinstance(backend, names.Inductor):
+            name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", type(backend).__name__)
+            raise UnsupportedError(f"the backend {name} compiles it; accepted: inductor")
+        asked = {**names.inductor_config.get_config_copy(), **backend.config}
+        notes.update((line, None) for option, line in LEFT_OUT.items() if asked[option])
+        backend.config |= dict.fromkeys(LEFT_OUT, False)
+        context._hooks.guard_filter_fn = lambda guards: [*map(_is_kept, guards)]
+    stack = ExitStack()
+    for _ in range(compat.count_function_modes()):
+        stack.enter_context(names.without_function_mode())
+    return stack.close
+
+
+def _is_kept(guard: Any) -> bool:
+    is_on_plain_value = guard.guard_type in {"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"}
+    return is_on_plain_value or (guard.guard_type == "TYPE_MATCH" and isinstance(guard.value, nn.Module))
 
 
 def _install_for_every_copy(own: Callable[..., None], graph: Any, name: str, value: Any) -> None:
     """Define Dynamo's global variables for copies of a function with other globals too."""
+    if graph.co_fields["co_filename"].startswith(OPTIMIZERS):
+        raise UnsupportedError("the optimizer's step is compiled by itself")
     own(graph, name, value)
 
     def resumed(*args: Any, **kwargs: Any) -> Any:
         return FunctionType(value.__code__, sys._getframe(1).f_globals, name)(*args, **kwargs)
 
     goes_on = isinstance(value, FunctionType) and value.__globals__ is graph.global_scope  # After a break of the graph.
-    vars(builtins)[name] = resumed if goes_on else value
-    for alias, module in graph.global_scope.items():
-        if alias.startswith("__import_"):  # Dynamo sets these itself.
-            vars(builtins)[alias] = module
-
-
-def _prepare(context: Any) -> None:
-    """Have a compiled function refuse other compilers than inductor, and leave the function modes while it runs.
-
-    Compiled code calls the modes' functions as operators.
-    """
-    backend = names.innermost_backend(context.callback) if callable(context.callback) else None
-
-    def enter() -> Callable[[], None]:
-        if backend is not None and not isinstance(backend, names.COMPILE.owner):
-            name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", type(backend).__name__)
-            raise UnsupportedError(f"the backend {name} compiles it; accepted: inductor")
-        stack = ExitStack()
-        for _ in range(compat.count_function_modes()):
-            stack.enter_context(names.without_function_mode())
-        return stack.close
-
-    context.enter_exit_hooks.append(enter)
-
-
-def _compile_without_timing(
-    notes: dict[str, None], own: Callable[..., Any], inductor: Any, *args: Any, config_patches: Any = None, **how: Any
-) -> Any:
-    """Compile by inductor without CUDA graphs and without what it chooses by timing kernels, which are noted."""
-    patches = config_patches or {}
-    asked = {**names.inductor_config.get_config_copy(), **inductor.config, **patches}
-    notes.update((line, None) for name, line in LEFT_OUT.items() if asked.get(name))
-    return own(inductor, *args, config_patches={**patches, **dict.fromkeys(LEFT_OUT, False)}, **how)
+    imported = {key: module for key, module in graph.global_scope.items() if key.startswith("__import_")}
+    vars(builtins).update({**imported, name: resumed if goes_on else value})
 
 
 def _compile(task: Task) -> None:
@@ -187,27 +166,27 @@ def _compile(task: Task) -> None:
     def make(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.empty(tuple(shape), dtype=dtype, device=task.device)
 
-    with ExitStack() as stack:
-        stack.enter_context(global_state_kept())
-        stack.enter_context(deep_stack())
-        stack.enter_context(gradients(task.step.mode == "train"))
-        stack.enter_context(standing_in_for(task.device, task.capability))
-        stack.enter_context(compat.replaced({(torch.autograd, "backward"): _backward_without_engine}))
-        stack.enter_context(compat.replaced(gpu.PRESENT if task.device.type == "cuda" else {}))
-        stack.enter_context(names.FakeTensorMode(allow_non_fake_inputs=True))
-        copied = surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving), AS_THEY_ARE)
-        copy = stack.enter_context(copied)
+    with (
+        global_state_kept(),
+        deep_stack(),
+        gradients(task.step.mode == "train"),
+        standing_in_for(task.device, task.capability),
+        compat.replaced({(torch.autograd, "backward"): _backward_without_engine}),
+        compat.replaced(names.PRESENT if task.device.type == "cuda" else {}),
+        names.FakeTensorMode(allow_non_fake_inputs=True),
+        surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving), AS_THEY_ARE) as copy,
+    ):
         step, tree, batch = copy.step, copy.tree, task.example.batch_size or 1
         set_mode(tree, step.mode == "train", run_really)
         args, kwargs, _ = realise(task.example, batch, tree, make, fake, step.train_step)
-        stack.enter_context(torch.autocast(task.device.type, step.autocast) if step.autocast else nullcontext())
-        for _ in range(step.steps):  # The first call may change what the second one compiles.
-            if step.train_step is not None:
-                step.train_step(tree.called, *args, **kwargs)
-                continue
-            output = tree.modules[0](*args, **kwargs)
-            if step.mode == "train" and step.loss is not None and has_compiled([step.loss.function]):
-                step.loss(output, step.loss.targets(batch, tree.dtype(), make, fake), (args, kwargs))
+        with torch.autocast(task.device.type, step.autocast) if step.autocast else nullcontext():
+            for _ in range(step.steps):  # The first call may change what the second one compiles.
+                if step.train_step is not None:
+                    step.train_step(tree.called, *args, **kwargs)
+                    continue
+                output = tree.modules[0](*args, **kwargs)
+                if step.mode == "train" and step.loss is not None and has_compiled([step.loss.function]):
+                    step.loss(output, step.loss.targets(batch, tree.dtype(), make, fake), (args, kwargs))
 
 
 def _backward_without_engine(tensors: Any, *_: Any, **__: Any) -> None:

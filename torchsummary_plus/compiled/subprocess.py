@@ -33,11 +33,9 @@ def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[],
 
     Raises :class:`UnsupportedError` with the reason if it fails, takes longer than ``seconds``, or cannot be forked.
     """
-    deadline = monotonic() + seconds
-    try:
-        context = multiprocessing.get_context("fork")
-    except ValueError:
-        raise UnsupportedError(f"a process cannot be forked on {sys.platform}") from None
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise UnsupportedError(f"a process cannot be forked on {sys.platform}")
+    context, deadline = multiprocessing.get_context("fork"), monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="torchsummary_plus_", ignore_cleanup_errors=True) as folder:
         here, there = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(work, there, folder), daemon=True)
@@ -67,10 +65,9 @@ def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
     """Run the work in a thread, and send its result, or the reason why there is none."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    for descriptor in (1, 2):
+        os.dup2(sys.stdout.fileno(), descriptor)
 
     def run() -> None:
         try:
@@ -85,12 +82,10 @@ def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first words of an error's message, or the message for users that it was raised from."""
+    """Return the message for users that an error was raised from, or the first words of its own."""
     if "fork-based multiprocessing" in str(error):  # torch/csrc/autograd/engine.cpp, track_bad_autograd_forks
         return "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
     cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, UnsupportedError):
-            return str(cause)
+    while cause is not None and not isinstance(cause, UnsupportedError):
         cause = cause.__cause__ or cause.__context__
-    return shorten(f"{type(error).__name__}: {error}", LONGEST)
+    return shorten(f"{type(error).__name__}: {error}" if cause is None else str(cause), LONGEST)

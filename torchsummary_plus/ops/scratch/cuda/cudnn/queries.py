@@ -222,59 +222,42 @@ def device_text(card: Card) -> str:
 SCRIPT = Path(__file__).with_name("worker.py")
 
 
-class Worker:
-    """The subprocess for a GPU."""
-
-    def __init__(self, cudnn: Path, cuda: str) -> None:
-        self.lock = Lock()
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", str(SCRIPT), str(cudnn), cuda],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, close_fds=True,
-        )  # fmt: skip
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.input, self.output = self.process.stdin, self.process.stdout
-        atexit.register(self.close)
-
-    def workspaces(
-        self, question: Question, device: str, mode: int, refused: frozenset[int], every: bool = False
-    ) -> list[int]:
-        """Return what :func:`.backend.workspaces` yields there. Raises :class:`CudnnError` if it has no answer."""
-        line = ""
-        with self.lock, suppress(OSError):  # An exited subprocess answers nothing.
-            print(json.dumps([astuple(question), device, mode, sorted(refused), every]), file=self.input, flush=True)
-            line = self.output.readline()
-        answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess exited"}
-        if "error" in answered:
-            raise CudnnError(answered["error"])
-        sizes: list[int] = answered["workspaces"]
-        return sizes
-
-    def close(self) -> None:
-        """End the subprocess."""
-        self.process.kill()
-        self.process.wait()
-
-
-def workspaces_of_worker(question: Question, device: str, *how: Any) -> Iterator[int]:
+def workspaces_of_worker(
+    question: Question, device: str, mode: int, refused: frozenset[int], every: bool = False
+) -> Iterator[int]:
     """Do as :func:`.backend.workspaces`, with all engines. Raises :class:`CudnnError` if there is no answer."""
-    worker = worker_of(os.getpid(), device)
-    if worker is None:
+    found, line = worker_of(os.getpid(), device), ""
+    if found is None:
         raise CudnnError("the cuDNN subprocess could not be started")
-    return iter(worker.workspaces(question, device, *how))
+    worker, lock = found
+    asked = json.dumps([astuple(question), device, mode, sorted(refused), every])
+    assert worker.stdin is not None and worker.stdout is not None
+    with lock, suppress(OSError):  # An exited subprocess answers nothing.
+        print(asked, file=worker.stdin, flush=True)
+        line = worker.stdout.readline()
+    answered: dict[str, Any] = json.loads(line) if line else {"error": "the cuDNN subprocess exited"}
+    if "error" in answered:
+        raise CudnnError(answered["error"])
+    return iter(answered["workspaces"])
 
 
 @cache
-def worker_of(process: int, device: str) -> Worker | None:
-    """Return a process's worker for a GPU, by the text of its properties, if it can be started; a fork has its own.
+def worker_of(process: int, device: str) -> tuple[subprocess.Popen[str], Lock] | None:
+    """Return a process's subprocess for a GPU, by the text of its properties, if it can be started; a fork has its own.
 
-    cuDNN runs there with torch's version of CUDA, unless this cuDNN was built for another major one.
+    One thread at a time may use it. cuDNN runs there with torch's version of CUDA, unless this cuDNN was built for
+    another major one.
     """
-    cudnn = backend.cudnn_path()
+    cudnn, pipe = backend.cudnn_path(), subprocess.PIPE
     if cudnn is None or not sys.executable or not is_possible():
         return None
     try:
         number, cuda = cudnn_library().cudnnGetCudartVersion(), torch.version.cuda or ""
         major, minor = number // 1000, number % 1000 // 10
-        return Worker(cudnn, cuda if cuda.startswith(f"{major}.") else f"{major}.{minor}")
+        version = cuda if cuda.startswith(f"{major}.") else f"{major}.{minor}"
+        command = [sys.executable, "-I", str(SCRIPT), str(cudnn), version]
+        worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
     except (OSError, CudnnError):
         return None
+    atexit.register(worker.kill)
+    return worker, Lock()
