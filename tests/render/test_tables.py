@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from tests.parts import of_parts
-from torchsummary_plus import ModelSummary, compare, summary
+from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
 from torchsummary_plus.formats.cells import CellStyle, written
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.table.build import summary_table
@@ -36,6 +36,14 @@ def test_what_nobody_knows_has_no_value() -> None:
     totals = {total.field.name: total.cell for total in table.totals}
     assert totals["total_mult_adds"].value is None and totals["input_bytes"].text == "N/A"
     assert totals["param_bytes"].value == 46_758_048
+
+
+def test_a_frame_of_estimates_has_their_times() -> None:
+    """Whole numbers and a time are in one column."""
+    steps = {name: estimate_memory(nn.Linear(8, 8), (8,), gpu="A100 80GB", optimizer=name) for name in ("adam", "sgd")}
+    frame = compare(steps).to_dataframe().set_index("figure")
+    assert 0 < frame.loc["Time (ms)", "sgd"] < frame.loc["Time (ms)", "adam"] < 1
+    assert frame.loc["Peak", "adam"] == steps["adam"].peak_bytes
 
 
 def test_unregistered_layers_are_marked_in_every_format() -> None:

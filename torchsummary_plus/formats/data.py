@@ -57,6 +57,8 @@ def data_frame(table: Table) -> pd.DataFrame:
         cells = [row.cells[place] for row in table.rows]
         if any(cell.data is not None for cell in cells):
             columns[field.name] = pandas.Series([cell.data for cell in cells], dtype=object)
-        else:
-            columns[field.name] = pandas.array([cell.value for cell in cells], DTYPES.get(field.unit, "Int64"))
+        else:  # A column of estimates has counts, and perhaps a time.
+            values = [cell.value for cell in cells]
+            is_whole = not any(isinstance(value, float) for value in values)
+            columns[field.name] = pandas.array(values, DTYPES.get(field.unit, "Int64" if is_whole else "Float64"))
     return pandas.DataFrame(columns)

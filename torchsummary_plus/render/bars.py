@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from textwrap import TextWrapper
 from typing import Any
 
+from ..data.answers import listed
 from ..data.arguments import integer
 from ..data.errors import choice_error
 from ..data.units import one_line
@@ -28,7 +30,6 @@ MEASURES = {
 }  # fmt: skip
 """The columns that can be plotted (those that add up over the lines), with their axis labels."""
 
-NAMED = 2  # How many limits off the scale are named.
 VISIBLE = 0.005  # The smallest visible part of a bar, as a share of the longest bar (half a point).
 
 
@@ -81,8 +82,7 @@ def draw_steps(
     right = ax.get_xlim()[1]
     off = [name for name, nbytes in (limits or {}).items() if nbytes / size > right]
     if off:
-        more = f" and {len(off) - NAMED:,} more" if len(off) > NAMED else ""
-        ax.set_xlabel(f"{ax.get_xlabel()}; off scale: {', '.join(off[:NAMED])}{more}")
+        ax.set_xlabel(f"{ax.get_xlabel()}; off scale: {listed(off)}")
     for name, nbytes in (limits or {}).items():
         if nbytes / size <= right:
             ax.axvline(nbytes / size, color=fig.LIMIT, linewidth=0.8, linestyle="--")
@@ -156,7 +156,7 @@ PANELS = 3  # Maximum panels side by side; further panels go below.
 LETTER = 0.058  # Inches of a letter, at ``TEXT`` points.
 LINE = 0.13  # Inches of a line.
 SIDES = 0.2  # Inches beside the panels: ticks and margins.
-BREAKS = re.compile(r"(?<=[-/_. ])")  # Where a name may be broken.
+BREAKS = re.compile(r"(\s+)|(?<=[-/_.])")  # Where a name may be broken.
 
 
 def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Place) -> Axes:
@@ -206,14 +206,9 @@ def wrapped(name: str, width: int) -> str:
     >>> wrapped("facebook/convnext-tiny-224", 14)
     'facebook/\\nconvnext-tiny-\\n224'
     """
-    lines = [""]
-    for part in BREAKS.split(one_line(name)):
-        for start in range(0, len(part.rstrip()) or 1, width):
-            piece = part[start : start + width]
-            if len(lines[-1]) + len(piece.rstrip()) > width and lines[-1]:
-                lines.append("")
-            lines[-1] += piece
-    return "\n".join(line.strip() for line in lines if line.strip())
+    wrapper = TextWrapper(width)
+    wrapper.wordsep_re = BREAKS
+    return "\n".join(wrapper.wrap(one_line(name)))
 
 
 def _panel(ax: Axes, panel: int, top: float, share: float, row: TableRow, numbers: Sequence[str], colour: str) -> None:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ..data.units import in_unit, numbered, one_line, size_text
 from ..formats.html import ENVIRONMENT, figure_html, source, table_html
 from ..formats.table import Table
-from ..memory.attribution import TimelinePoint, parents
+from ..memory.attribution import parents
 from ..memory.estimate import Estimate
 from .figure import CLASSES, LAYERS, in_units
 from .memory_tables import kind_label, place
@@ -40,18 +40,25 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
     at = levels.index(highest)
     peak = {"x": x(at), "y": y(highest), "size": size_text(highest), "place": place(estimate)}
     peak["far"] = at > len(points) / 2  # Its label is on the left then.
+    live = [dict(points[index].live) for index in positions]
+    kinds = [kind for kind in LAYERS if kind in live[0]]
+    names: dict[str, int] = {}  # The tooltips' data refer to names by index.
+    rows = []
+    for index, level in zip(positions, live):
+        words = map(one_line, (points[index].operator, points[index].module, points[index].phase))
+        numbers = [names.setdefault(word, len(names)) for word in words]
+        rows.append([x(index), *numbers, *(level[kind] for kind in kinds)])
     return {
         "width": WIDTH, "height": HEIGHT, "left": LEFT, "floor": y(0), "peak": peak,
-        "layers": list(_layers([points[index] for index in positions], [x(index) for index in positions], y)),
+        "layers": list(_layers(live, [x(index) for index in positions], y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
         "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
-        "data": _data(points, positions, x),
+        "data": {"kinds": [kind_label(kind) for kind in kinds], "names": list(names), "points": rows},
     }  # fmt: skip
 
 
-def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Iterator[dict[str, str]]:
+def _layers(live: Sequence[dict[str, int]], xs: Sequence[float], y: Any) -> Iterator[dict[str, str]]:
     """Yield the layers from the top one down; kinds that never occur are left out."""
-    live = [dict(point.live) for point in points]
     present = [kind for kind in LAYERS if any(level.get(kind) for level in live)]
     for count in range(len(present), 0, -1):
         tops = [y(sum(level[kind] for kind in present[:count])) for level in live]
@@ -61,18 +68,6 @@ def _layers(points: Sequence[TimelinePoint], xs: Sequence[float], y: Any) -> Ite
         kind = present[count - 1]
         path = f"M{xs[0]},{y(0)}{steps}H{WIDTH}V{y(0)}Z"
         yield {"kind": kind, "label": kind_label(kind), "colour": LAYERS[kind], "path": path}
-
-
-def _data(points: Sequence[TimelinePoint], positions: Sequence[int], x: Any) -> dict[str, Any]:
-    """Return the data of the drawing's tooltips; points refer to names by index."""
-    kinds = [kind for kind in LAYERS if kind in dict(points[0].live)]
-    names: dict[str, int] = {}
-    rows = []
-    for index in positions:
-        point, live = points[index], dict(points[index].live)
-        words = [names.setdefault(one_line(word), len(names)) for word in (point.operator, point.module, point.phase)]
-        rows.append([x(index), *words, *(live[kind] for kind in kinds)])
-    return {"kinds": [kind_label(kind) for kind in kinds], "names": list(names), "points": rows}
 
 
 def ticks(highest: int) -> list[tuple[float, str]]:
