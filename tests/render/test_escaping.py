@@ -90,7 +90,7 @@ def test_every_text_shows_what_it_holds(odd_results: dict[str, Any], name: str, 
 
 def test_a_terminal_and_an_explanation_do_too(odd_results: dict[str, Any]) -> None:
     pytest.importorskip("rich")
-    from torchsummary_plus.formats.terminal import rich_text
+    from torchsummary_plus.formats.text import rich_text
 
     table = odd_results["summary"]
     drawn = rich_text(table.tables()[0], [f"below {ODD}\nand more"], io.StringIO())

@@ -10,8 +10,7 @@ from torch import nn
 from ..data.errors import InputError
 from ..data.units import describe
 from ..memory.gpus import parse_memory
-from ..render.explain import batch_formula, explain_rows
-from ..render.explanation import Explanation
+from ..render.explain import Explanation, batch_formula, explain_rows
 from ..table.rows import Row
 from .habits import step_arguments
 from .memory import max_batch_size

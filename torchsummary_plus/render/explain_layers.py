@@ -1,14 +1,98 @@
-"""The arithmetic of torch's own layers by class, with the shape formulas of torch's documentation."""
+"""Arithmetic as text and LaTeX, and that of torch's own layers by class, with torch's documented shape formulas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from ..data.records import Setting, TensorSpec, tensors
 from ..table.rows import Row
-from .explanation import Expr, Term, minus, number, product, quotient, total
+
+ATOM, PRODUCT, SUM = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """An integer and the arithmetic behind it."""
+
+    value: int
+    text: str
+    latex: str
+    rank: int = ATOM
+
+    @property
+    def equation(self) -> str:
+        """The expression and its value; the value alone if there is no arithmetic.
+
+        >>> product(total(product(3, 3, 3, 1), 1), 30).equation
+        '(3 x 3 x 3 x 1 + 1) x 30 = 840'
+        """
+        return self.text if self.rank == ATOM else f"{self.text} = {self.value:,}"
+
+
+Term = Expr | int
+
+
+def number(value: int) -> Expr:
+    """Return an integer as an expression."""
+    text = f"{value:,}"
+    return Expr(value, text, text.replace(",", "{,}"))
+
+
+def _term(term: Term, most: int = SUM) -> Expr:
+    """Return a term as an expression, in parentheses if its rank is above ``most``."""
+    expr = number(term) if isinstance(term, int) else term
+    return expr if expr.rank <= most else Expr(expr.value, f"({expr.text})", rf"\left({expr.latex}\right)")
+
+
+def _joined(value: int, sign: str, latex_sign: str, rank: int, parts: Sequence[Expr]) -> Expr:
+    text, latex = sign.join(part.text for part in parts), latex_sign.join(part.latex for part in parts)
+    return Expr(value, text, latex, rank)
+
+
+def product(*factors: Term) -> Expr:
+    """Multiply factors in order.
+
+    >>> product(2, total(3, 4)).latex
+    '2 \\\\times \\\\left(3 + 4\\\\right)'
+    """
+    if len(factors) == 1:
+        return _term(factors[0])
+    parts = [_term(factor, PRODUCT) for factor in factors]
+    return _joined(prod(part.value for part in parts), " x ", r" \times ", PRODUCT, parts)
+
+
+def total(*terms: Term) -> Expr:
+    """Add terms in order."""
+    parts = [_term(term) for term in terms]
+    return parts[0] if len(parts) == 1 else _joined(sum(part.value for part in parts), " + ", " + ", SUM, parts)
+
+
+def minus(whole: Term, *subtrahends: Term) -> Expr:
+    """Subtract terms in order.
+
+    >>> minus(9, total(2, 3), 1).equation
+    '9 - (2 + 3) - 1 = 3'
+    """
+    parts = [_term(whole), *(_term(part, PRODUCT) for part in subtrahends)]
+    return _joined(2 * parts[0].value - sum(part.value for part in parts), " - ", " - ", SUM, parts)
+
+
+def quotient(whole: Term, by: Term, up: bool = False) -> Expr:
+    """Divide, rounding down (or up) if there is a remainder.
+
+    >>> quotient(minus(7, 2), 2).equation, quotient(6, 3).text, quotient(7, 2, up=True).equation
+    ('floor((7 - 2) / 2) = 2', '6 / 3', 'ceil(7 / 2) = 4')
+    """
+    a, b = _term(whole), _term(by)
+    text = f"{_term(a, PRODUCT).text} / {_term(b, ATOM).text}"
+    latex = rf"\frac{{{a.latex}}}{{{b.latex}}}"
+    if a.value % b.value == 0:
+        return Expr(a.value // b.value, text, latex, PRODUCT)
+    word, value = ("ceil", -(-a.value // b.value)) if up else ("floor", a.value // b.value)
+    return Expr(value, f"{word}({text})", rf"\left\l{word} {latex} \right\r{word}", PRODUCT)
+
 
 Shape = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.units import OLD_MB, one_line
 from ..formats.cells import CellStyle, written
-from ..formats.text import columns_of, summary_text
+from ..formats.text import columns_of, fitted, rich_text, summary_text
 from ..render.columns import added_names
 from ..render.figure import placed
 from ..table.build import GUESSES, report_totals, summary_table
@@ -127,8 +127,6 @@ class ModelSummary(Views, Figures, Report):
         columns = columns_of(stream)
         if columns is None:
             return self.render()
-        from ..formats.terminal import fitted, rich_text
-
         if self.view.style != "rich":
             return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
         head = self._layers(self.view.folded())
