@@ -94,18 +94,18 @@ def test_a_missing_name_says_what_is_lost_where_it_is_needed() -> None:
     needed = versions.probe("torch:_C._of_no_release", "nothing is estimated")
     try:
         (name,) = set(versions.missing_names()) - before
-        assert (name.name, name.is_found, name.loss) == ("torch._C._of_no_release", False, "nothing is estimated")
+        assert (name.name, name.loss) == ("torch._C._of_no_release", "nothing is estimated")
         with pytest.raises(UnsupportedError, match="nothing is estimated"):
             needed(1)
     finally:
-        versions._probed.pop("torch._C._of_no_release")
+        versions._missing.pop("torch._C._of_no_release")
 
 
 def test_a_missing_name_has_a_stand_in() -> None:
     try:
         assert versions.probe("torch:_C._of_no_release", "a detail", instead=3) == 3
     finally:
-        versions._probed.pop("torch._C._of_no_release")
+        versions._missing.pop("torch._C._of_no_release")
 
 
 def test_every_name_is_found_on_the_newest_releases() -> None:

@@ -29,7 +29,7 @@ def test_the_newest_releases_have_all_names() -> None:
 
 
 def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_probed", {})
+    monkeypatch.setattr(versions, "_missing", {})
     place = versions.place("torch.distributed:_of_no_release", "some figure is missing")
     assert place.owner is None
     with pytest.raises(UnsupportedError, match=r"no torch\.distributed\._of_no_release: some figure is missing"):
@@ -40,7 +40,7 @@ def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytes
 
 def missing(monkeypatch: pytest.MonkeyPatch) -> Place:
     """A place that no release has, noted for the duration of a test."""
-    monkeypatch.setattr(versions, "_probed", dict(versions._probed))
+    monkeypatch.setattr(versions, "_missing", dict(versions._probed))
     return versions.place("torch.distributed:_of_no_release", "it is unavailable")
 
 

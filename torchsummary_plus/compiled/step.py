@@ -167,7 +167,7 @@ def _compile(task: Task) -> None:
         return torch.empty(tuple(shape), dtype=dtype, device=task.device)
 
     with (
-        global_state_kept(),
+        global_state_kept(draws=True),
         deep_stack(),
         gradients(task.step.mode == "train"),
         standing_in_for(task.device, task.capability),

@@ -448,8 +448,6 @@ USUAL: dict[Any, Maker | None] = {}
 
 def maker_of(kind: Any) -> Maker | None:
     """Return how values of a class are copied; None if they are shared."""
-    if kind in USUAL:
-        return USUAL[kind]
     if kind not in _MAKERS:
         _MAKERS[kind] = _found(kind)
     return _MAKERS[kind]

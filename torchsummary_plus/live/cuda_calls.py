@@ -55,15 +55,14 @@ def _statistics() -> dict[tuple[Any, str], Callable[..., Any]]:
     What reads statistics is replaced only where torch finds no GPU: there are none then. Each replacement is a function
     of its own, by which modules that copied it get torch's back.
     """
+    accelerator = torch.accelerator
     answers = {(torch.cuda, name): always(None) for name in (*_RESETS, "reset_max_memory_cached")}
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is not None:
-        answers |= {(accelerator, name): always(None) for name in _RESETS}
+    answers |= {(accelerator, name): always(None) for name in _RESETS}
     if torch.cuda.is_available():
         return answers
     answers |= {(torch.cuda, "memory_summary"): always(""), (torch.cuda, "memory_snapshot"): lambda *_, **__: []}
     answers |= {(torch.cuda.nvtx, name): always(0) for name in ("range_push", "range_pop", "mark")}
-    if accelerator is not None and not accelerator.is_available():
+    if not accelerator.is_available():
         answers |= {(accelerator, name): always(None) for name in ("synchronize", "empty_cache")}
         answers |= {(accelerator, name): always(0) for name in _READS}
         answers[accelerator, "memory_stats"] = lambda *_, **__: {}

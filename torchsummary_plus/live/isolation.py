@@ -54,8 +54,9 @@ def one_pass() -> Iterator[None]:
 def global_state_kept(draws: bool = False) -> Iterator[None]:
     """Set back the random generators and switches of torch, Python and NumPy that a pass has changed.
 
-    The CPU's generator is set back where the pass ``draws`` from it, or no other thread does; a pass of its own leaves
-    it alone, but for code that seeds it by another way than torch's functions.
+    The pass draws from a state that begins as the current one: operators through :func:`drawn`, and torch's functions
+    that read or set the state. A pass inside goes on with its own copy. The CPU's generator is set back where the pass
+    ``draws`` from it instead, or no other thread does, since code may seed it by another way than torch's functions.
     """
     switches = [read() for read, _ in _SWITCHES]
     states = random.getstate()
@@ -63,9 +64,14 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     numpys = sys.modules.get("numpy.random")
     numpys_state = None if numpys is None else numpys.get_state()
+    outer = _own.generator
+    if not draws:
+        _own.generator = torch.Generator().set_state(rng_state())
     try:
-        yield
+        with compat.replaced({} if draws else _STAND_INS):
+            yield
     finally:
+        _own.generator = outer
         for (read, switch), before in zip(_SWITCHES, switches):
             if before is not None and read() != before:
                 switch(before)
@@ -261,23 +267,6 @@ class _Own(threading.local):
 
 
 _own = _Own()
-
-
-@contextmanager
-def own_random() -> Iterator[None]:
-    """Inside the block, draw from a state that begins as the current one.
-
-    Operators draw from it through :func:`drawn`, and so do torch's functions that read or set the state. Another block
-    inside goes on with its own copy.
-    """
-    outer, own = _own.generator, torch.Generator()
-    own.set_state(_current().get_state())
-    _own.generator = own
-    try:
-        with compat.replaced(_STAND_INS):
-            yield
-    finally:
-        _own.generator = outer
 
 
 def _current() -> torch.Generator:

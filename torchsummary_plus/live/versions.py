@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pkgutil import resolve_name
@@ -36,17 +35,16 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True)
 class PrivateName:
-    """A private name of torch: whether this release has it, and the consequence if not."""
+    """A private name of torch that this release lacks, and the consequence."""
 
     name: str
-    is_found: bool
     loss: str
 
     def __str__(self) -> str:
         return f"torch {torch.__version__} has no {self.name}: {self.loss}"
 
 
-_probed: dict[str, PrivateName] = {}
+_missing: dict[str, PrivateName] = {}
 
 
 def missing_names() -> tuple[PrivateName, ...]:
@@ -55,7 +53,7 @@ def missing_names() -> tuple[PrivateName, ...]:
     >>> [str(name) for name in missing_names() if name.name == "torch._C._swap_tensor_impl"]
     []
     """
-    return tuple(name for name in _probed.values() if not name.is_found)
+    return tuple(_missing.values())
 
 
 def probe(place: str, loss: str, instead: Any = _MISSING) -> Any:
@@ -71,11 +69,11 @@ def probe(place: str, loss: str, instead: Any = _MISSING) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """A private name that is replaced in the module or class that has it; without it, ``owner`` is None."""
+    """A name that is replaced in the module or class that has it; without it, ``owner`` is None."""
 
     owner: Any
     attribute: str
-    name: str
+    name: str = ""
 
     @property
     def value(self) -> Any:
@@ -106,14 +104,15 @@ def place(where: str, loss: str) -> Place:
 
 
 def _looked_up(where: str, loss: str) -> tuple[str, Any]:
-    """Return a name's text and value, and record it; if it is probed for several uses, with the losses of all."""
-    name, value = where.replace(":", "."), _MISSING
-    with suppress(ImportError, AttributeError):
-        value = resolve_name(where)
-    losses = _probed[name].loss.split("; ") if name in _probed else []
-    _probed[name] = PrivateName(name, value is not _MISSING, "; ".join(dict.fromkeys([*losses, loss])))
-    return name, value
+    """Return a name's text and value. Record a missing name; if it has several uses, with the losses of all."""
+    name = where.replace(":", ".")
+    try:
+        return name, resolve_name(where)
+    except (ImportError, AttributeError):
+        losses = _missing[name].loss.split("; ") if name in _missing else []
+        _missing[name] = PrivateName(name, "; ".join(dict.fromkeys([*losses, loss])))
+        return name, _MISSING
 
 
 def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
-    raise UnsupportedError(str(_probed[name]))
+    raise UnsupportedError(str(_missing[name]))

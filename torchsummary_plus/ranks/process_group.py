@@ -130,11 +130,11 @@ def _stand_ins() -> dict[Place, Callable[[Any], Any]]:
         mesh._thread_id = world
 
     makers: dict[Place, Callable[[Any], Any]] = {compat.NEW_GROUP: of_one_backend}
-    makers[Place(DeviceMesh, "__init__", "DeviceMesh")] = beside(after=begin_mesh)
+    makers[Place(DeviceMesh, "__init__")] = beside(after=begin_mesh)
     for module in (dist, c10d):
-        makers[Place(module, "init_process_group", "init_process_group")] = once_begun
+        makers[Place(module, "init_process_group")] = once_begun
         for name in ("destroy_process_group", "monitored_barrier"):
-            makers[Place(module, name, name)] = lambda _: lambda *_, **__: None
+            makers[Place(module, name)] = lambda _: lambda *_, **__: None
     return makers
 
 

@@ -51,7 +51,7 @@ def beside(before: Callable[..., Any] | None = None, after: Callable[..., Any] |
 
 def refused_without(kind: type, places: Iterable[Place]) -> AbstractContextManager[None]:
     """Inside the block, raise :class:`UnsupportedError` where a class is made, if this release lacks a place."""
-    return replaced({Place(kind, "__init__", kind.__name__): beside(lambda *_, **__: compat.require(places))})
+    return replaced({Place(kind, "__init__"): beside(lambda *_, **__: compat.require(places))})
 
 
 def shapes_without_modes() -> AbstractContextManager[None]:

@@ -22,7 +22,7 @@ from ..data.memory_records import IDLE_SCALER, MemoryLog, highest, without_optim
 from ..live.compat import import_for_optimizers, import_for_steps, replaced
 from ..live.cuda_calls import cuda_as_cpu
 from ..live.fakes import CPU, EXPORTS, META, DataDependentError, fake_like, standing_in_for
-from ..live.isolation import global_state_kept, gradients, one_pass, own_random
+from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.isolation import seed as seed_own
 from ..live.offloading import Away, is_complete
 from ..live.stored import remade
@@ -132,7 +132,7 @@ class Task:
             return self.real
         if self.step.mode == "train":
             import_for_optimizers()
-        with cuda_as_cpu(self.for_cuda), global_state_kept(), own_random(), self.draws.watched():
+        with cuda_as_cpu(self.for_cuda), global_state_kept(), self.draws.watched():
             return rehearse(self.tree, self.example, self.step, only_forward)
 
     def measured(self, real: Rehearsal, why: str) -> MemoryLog:
@@ -302,7 +302,6 @@ def record_once(task: Task) -> MemoryLog:
         guesses.begin()
     with (
         global_state_kept(),
-        own_random(),
         deep_stack(),
         eager(),
         compiler_left_out(),

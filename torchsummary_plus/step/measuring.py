@@ -18,7 +18,7 @@ from ..data.records import tensors
 from ..live import compat
 from ..live.copying import Copies
 from ..live.fake_values import real_input
-from ..live.isolation import global_state_kept, gradients, one_pass, own_random
+from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.packed import graph_constants, repack
 from ..live.stored import all_stored, remade
@@ -112,7 +112,6 @@ def copied(tree: ModuleTree, step: Step, copies: Copies, draws: bool = True) -> 
     away = Away(copies.alike, lambda tensor: tensor, None)
     with (
         global_state_kept(draws),
-        nullcontext() if draws else own_random(),
         eager(),
         gradients(step.mode == "train"),
         surroundings.copied(copies.alike, copies.alike, away) as copy,

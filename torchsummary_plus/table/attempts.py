@@ -18,7 +18,7 @@ from ..data.errors import ForwardError, InputError, UnsupportedError
 from ..data.records import Experts, Run, Trace
 from ..live import compat
 from ..live.fakes import EXPORTS, DataDependentError, standing_in_for
-from ..live.isolation import global_state_kept, one_pass, own_random
+from ..live.isolation import global_state_kept, one_pass
 from ..live.offloading import is_complete
 from ..live.reach import names_replaced
 from ..live.stored import remade
@@ -242,7 +242,7 @@ class Attempts:
         environment = RealEnvironment(device) if is_real else FakeEnvironment(device, self.fakes, self.routers)
         ended = {(threading, "excepthook"): partial(_thread_ended, threading.excepthook)}
         with (
-            global_state_kept(), own_random(), deep_stack(), torch.set_grad_enabled(grad), eager(),
+            global_state_kept(), deep_stack(), torch.set_grad_enabled(grad), eager(),
             compat.replaced(ended | EXPORTS), standing_in_for(device) as mode_key,
             compat.attention_without_card(device), ExitStack() as stack,
         ):  # fmt: skip
@@ -358,7 +358,7 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
         convert = partial(remade, change=environment.convert)
         args, kwargs, _ = realise(example, example.batch_size or 2, tree, environment.make, convert)
         watch.install()
-        with global_state_kept(), own_random(), deep_stack(), torch.no_grad(), watch:
+        with global_state_kept(), deep_stack(), torch.no_grad(), watch:
             copied.modules[0](*args, **kwargs)
     except Exception as error:
         raise forward_error(error, watch, ()) from error
