@@ -222,11 +222,6 @@ def python_kernel(operator: Any) -> Callable[..., Any] | None:
     return partial(operator._op_dk, torch.DispatchKey.CompositeExplicitAutograd)
 
 
-def has_own_kernel(operator: Any, device: torch.device) -> bool:
-    """Whether an operator has a kernel for a kind of device."""
-    return has_kernel(operator.name(), device.type.upper())
-
-
 def copy_composable_states(modules: Iterable[Any], of: Callable[[Any], Any]) -> None:
     """Let torch find the states of ``fully_shard`` and the like, which it keeps beside modules, for copies too.
 
@@ -291,12 +286,6 @@ stance_of_passes = "force_eager"
 def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled modules uncompiled. Call it only if ``torch._dynamo`` is imported."""
     stance: AbstractContextManager[Any] = torch.compiler.set_stance(stance_of_passes)
-    return stance
-
-
-def compiling() -> AbstractContextManager[Any]:
-    """Run compiled functions compiled again, inside :func:`uncompiled`."""
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("default")
     return stance
 
 

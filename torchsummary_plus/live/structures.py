@@ -190,12 +190,12 @@ def slot_names(value: Any) -> list[str]:
 
 def all_tensors(value: Any) -> list[torch.Tensor]:
     """Return every tensor of a value, in order. Nothing is copied, so objects that cannot be copied work too."""
-    return list(_tensors_in(value, 0, set()))
+    return list(_search(value, (torch.Tensor,), 0, set()))
 
 
-def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
-    """Yield a value's tensors; each object is searched once, since references may form cycles."""
-    if isinstance(value, torch.Tensor):
+def _search(value: Any, kinds: tuple[type, ...], depth: int, seen: set[int]) -> Iterator[Any]:
+    """Yield the objects of some kinds in a value; each is searched once, since references may form cycles."""
+    if isinstance(value, kinds):
         yield value
     elif not isinstance(value, PLAIN) and depth <= DEEPEST:
         if hasattr(value, "__dict__"):
@@ -203,7 +203,7 @@ def _tensors_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor
                 return
             seen.add(id(value))
         for _, item in parts(value):
-            yield from _tensors_in(item, depth + 1, seen)
+            yield from _search(item, kinds, depth + 1, seen)
 
 
 _CACHES = ("past_key_values", "cache_params", "mems")
@@ -216,13 +216,9 @@ _SUSPENDED = {
 }
 
 
-def suspended_code(value: Any, depth: int = 0) -> list[Any]:
+def suspended_code(value: Any) -> list[Any]:
     """Return the generators and coroutines in a value, whose code runs only where they are consumed."""
-    if type(value) in _SUSPENDED:
-        return [value]
-    if isinstance(value, (torch.Tensor, PLAIN)) or depth > DEEPEST:
-        return []
-    return [code for _, item in parts(value) for code in suspended_code(item, depth + 1)]
+    return [] if isinstance(value, torch.Tensor) else list(_search(value, (*_SUSPENDED,), 0, set()))
 
 
 def kinds_left(code: Iterable[Any]) -> list[str]:

@@ -43,7 +43,7 @@ def compiled_for_torch(refuses: bool = False) -> Iterator[set[str]]:
             if refuses:
                 raise UnfakeableError(f"torch compiles {name}, and its compiler does not take fake tensors")
             names.add(name)
-            with compat.compiling(), compat.no_modes():
+            with torch.compiler.set_stance("default"), compat.no_modes():  # Inside :func:`compat.uncompiled`.
                 return compiled(*args, **kwargs)
 
         return run if package.partition(".")[0] == "torch" else compiled

@@ -357,7 +357,7 @@ def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
         tensor.layout is not torch.strided
         or tensor.is_nested
         or tensor.is_quantized
-        or compat.has_own_kernel(func, device_of(tensor))
+        or compat.has_kernel(func.name(), device_of(tensor).type.upper())
         for tensor in tensors_of(args)
     )
 
