@@ -60,10 +60,6 @@ Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
 
 
-class _ImportedError(Exception):
-    """The builder imported modules, which may keep tensors alive: the model has to be built again."""
-
-
 @dataclass(frozen=True)
 class Ranked:
     """What to record: the steps of a builder's model, on one rank and one device.
@@ -140,19 +136,14 @@ class Ranked:
 
     def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         """Record the steps, again if recording imported modules, whose frames keep tensors alive."""
-        for _ in range(2):
+        for _ in range(3):
             imported = len(sys.modules)
-            with suppress(_ImportedError):
-                recorded = self._record(example, listeners, cut, neighbours, settles=True)
-                if len(sys.modules) == imported:
-                    return recorded
-        return self._record(example, listeners, cut, neighbours)
+            recorded = self._record(example, listeners, cut, neighbours)
+            if len(sys.modules) == imported:
+                break
+        return recorded
 
-    def _record(
-        self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours, settles: bool = False
-    ) -> Recorded:
-        """Record the steps. Raises :class:`_ImportedError` if ``settles`` is set and the builder imported modules."""
-        imported = len(sys.modules) if settles else None
+    def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         guesses = Guesses()
         guesses.begin()
         answers = Answers(None, False, guesses)
@@ -170,8 +161,6 @@ class Ranked:
             stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
             stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
-            if imported not in (None, len(sys.modules)):
-                raise _ImportedError
             loss = getattr(schedule, "_loss_fn", None)
             is_compiled = has_compiled([model, loss, self.build, self.step.train_step])
             stack.enter_context(pipelines_alone(neighbours, schedule is not None))
