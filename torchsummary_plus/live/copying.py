@@ -293,8 +293,12 @@ class Copier:
     def _function(self, function: FunctionType) -> Any:
         """Return a function on copies of its cells and globals; a library's is shared if it leads to nothing copied."""
         is_own, namespace = not is_library(function.__code__.co_filename), function.__globals__
-        if not (is_own or _leads_to_state(function)):
-            return self.note(function, function)
+        if not is_own:
+            self.note(function, function)  # Which what it holds may refer to.
+            closed = itertools.chain.from_iterable(map(content_of, function.__closure__ or ()))
+            held = [*closed, function.__defaults__, *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+            if all(self.of(value) is value for value in held):
+                return function
         names = [name for name in names_of(function.__code__)[0] if name in namespace] if is_own else []
         if is_own:
             namespace = self.known(namespace) or self.note(namespace, dict(namespace))
@@ -373,39 +377,6 @@ def content_of(cell: CellType) -> list[Any]:
         return [cell.cell_contents]
     except ValueError:
         return []
-
-
-def _leads_to_state(function: FunctionType) -> bool:
-    """Whether a library's function leads to anything that is copied; several may refer to each other."""
-    waiting: list[Any] = [function]
-    seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        if type(value) in INERT or id(value) in seen:
-            continue
-        seen.add(id(value))
-        parts = _carried(value)
-        if parts is not None:
-            waiting.extend(parts)
-        elif maker_of(type(value)) not in (None, Copier._code, Copier._loader):
-            return True
-    return False
-
-
-def _carried(value: Any) -> list[Any] | None:
-    """Return what a library's function, tuple, partial or reference holds, which is copied if that is; else None."""
-    if isinstance(value, FunctionType) and is_library(value.__code__.co_filename):
-        cells = [content for cell in value.__closure__ or () for content in content_of(cell)]
-        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    if isinstance(value, (tuple, frozenset)):
-        return list(value)
-    if isinstance(value, (MethodType, BuiltinFunctionType)):
-        return [value.__self__, getattr(value, "__func__", None)]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values(), *vars(value).values()]
-    if isinstance(value, weakref.ref):
-        return [value()]
-    return [behind_proxy(value)] if type(value) in weakref.ProxyTypes else None
 
 
 def _bare(copier: Copier, value: Any) -> Any:
