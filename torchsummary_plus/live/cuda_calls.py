@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -176,25 +175,15 @@ def _captures_undone(answers: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
         yield
     finally:
         for name in sys.modules.keys() - imported_before:
-            module = sys.modules[name]
-            if isinstance(module, ModuleType):
-                for holder in (module, *_classes_of(module, name)):
-                    for attribute, value in list(vars(holder).items()):
-                        is_static = isinstance(value, staticmethod)
-                        usual = own.get(id(value.__func__ if is_static else value))
-                        if usual is not None:
-                            setattr(holder, attribute, staticmethod(usual) if is_static else usual)
-
-
-def _classes_of(holder: Any, module: str) -> Iterator[type]:
-    """Yield the classes that a module, or a class in it, defines."""
-    for value in list(vars(holder).values()):
-        if not isinstance(value, type):
-            continue
-        is_inside = not isinstance(holder, type) or value.__qualname__.startswith(f"{holder.__qualname__}.")
-        if value.__module__ == module and is_inside and value is not holder:
-            yield value
-            yield from _classes_of(value, module)
+            holders: list[Any] = [sys.modules[name]]
+            for holder in holders:  # Which grow by the classes that the module defines.
+                for attribute, value in list(getattr(holder, "__dict__", {}).items()):
+                    is_static = isinstance(value, staticmethod)
+                    usual = own.get(id(value.__func__ if is_static else value))
+                    if usual is not None:
+                        setattr(holder, attribute, staticmethod(usual) if is_static else usual)
+                    elif isinstance(value, type) and value.__module__ == name and value not in holders:
+                        holders.append(value)
 
 
 _DEVICE_AT = {Tensor.to: 1, Tensor.cuda: 1, compat.parse_to: 0}

@@ -32,9 +32,6 @@ from ..trace.questions import Answers
 from . import compat
 from .wrappers import RankLedger
 
-COLLECTIVES = "c10d"
-"""Namespace of operators on process groups (torch/csrc/distributed/c10d/Ops.cpp)."""
-
 aten = torch.ops.aten
 _PIN = aten._pin_memory.default
 """The operator that copies to pinned host memory, as offload policies request."""
@@ -42,10 +39,6 @@ _HISTC = aten.histc.default
 
 _WAITS = ("_c10d_functional::_wrap_tensor_autograd", "_c10d_functional::wait_tensor")
 """Operators that return their argument; their kernels for fakes return a new tensor (_functional_collectives.py)."""
-
-FUNCTIONAL = "_c10d_functional"
-"""Namespace of the operators DTensor calls, on groups by name (torch/csrc/distributed/c10d/Functional.cpp)."""
-
 
 _GATHERED = "fsdp::all_gather_copy_in"
 """The operator that copies a group's shards into what it gathers; before torch 2.9 it allocates that on a device."""
@@ -111,13 +104,14 @@ class RankKernels(StepKernels):
         if counts is not None:
             self.answers.assume(self.module(), func.name(), BALANCED)
             return self._noted(self._on_device(counts))
-        if isinstance(func, OpOverload) and func.namespace == COLLECTIVES:
+        if isinstance(func, OpOverload) and func.namespace == "c10d":  # torch/csrc/distributed/c10d/Ops.cpp
             return self._collective(func, args, kwargs)
         if isinstance(func, OpOverload) and func._schema.name == _GATHERED and _device_of(args) is not None:
             return self._gathered(*args, **kwargs)
         if func is _PIN:
             return fake_like(args[0], CPU) if isinstance(args[0], Fake) else self._noted(args[0].clone())
-        if isinstance(func, OpOverload) and func.namespace == FUNCTIONAL:
+        if isinstance(func, OpOverload) and func.namespace == "_c10d_functional":
+            # DTensor's, on groups by name (torch/csrc/distributed/c10d/Functional.cpp).
             self.groups.update(_group_names(func, args, kwargs))
             if func._schema.name in _WAITS:
                 return self.in_step(aten.alias.default, args[:1], {})
@@ -205,15 +199,13 @@ _FILLED = ("Tensor", "List[Tensor]", "List[List[Tensor]]")
 
 
 def balanced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Return a histogram with all bins alike, the first ones by one more where they must.
+    """Return a histogram of :data:`COUNTS` with all bins alike, the first ones by one more where they must.
 
-    None for other operators, and if the number of bins depends on the data or elements have weights.
+    None if the number of bins depends on the data or elements have weights.
 
     >>> balanced(aten.bincount.default, (torch.empty(10, dtype=torch.long, device="meta"),), {"minlength": 4})
     tensor([3, 3, 2, 2])
     """
-    if func not in COUNTS:
-        return None
     arguments: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
     bins = int(arguments.get("bins", 100) if func is _HISTC else arguments.get("minlength", 0))
     if not bins or arguments.get("weights") is not None:

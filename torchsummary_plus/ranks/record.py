@@ -149,7 +149,16 @@ class Ranked:
         answers = Answers(None, False, guesses)
         device = self.rank.device(self.device.type)
         with ExitStack() as stack:
-            mode_key = self._entered(stack, device)
+            stack.enter_context(global_state_kept())
+            stack.callback(compat.forget_stand_ins)
+            stack.enter_context(deep_stack())
+            stack.enter_context(eager())
+            stack.enter_context(gradients(True))
+            stack.enter_context(replaced(EXPORTS))
+            mode_key = stack.enter_context(standing_in_for(device, self.capability))
+            stack.enter_context(fakes_in_foreach())
+            stack.enter_context(in_world(self.rank))
+            stack.enter_context(shapes_without_modes())
             kernels = RankKernels(device, answers)
             stack.enter_context(objects_sent(kernels))
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
@@ -190,20 +199,6 @@ class Ranked:
                 raise
             except Exception as error:
                 raise steps.blame(error, "") from error
-
-    def _entered(self, stack: ExitStack, device: torch.device) -> Any:
-        """Enter the contexts of a recording in the rank's world; return the mode key."""
-        stack.enter_context(global_state_kept())
-        stack.callback(compat.forget_stand_ins)
-        stack.enter_context(deep_stack())
-        stack.enter_context(eager())
-        stack.enter_context(gradients(True))
-        stack.enter_context(replaced(EXPORTS))
-        mode_key = stack.enter_context(standing_in_for(device, self.capability))
-        stack.enter_context(fakes_in_foreach())
-        stack.enter_context(in_world(self.rank))
-        stack.enter_context(shapes_without_modes())
-        return mode_key
 
     def _built(
         self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut, flat: FlatParameters
