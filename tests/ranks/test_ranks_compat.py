@@ -40,7 +40,7 @@ def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytes
 
 def missing(monkeypatch: pytest.MonkeyPatch) -> Place:
     """A place that no release has, noted for the duration of a test."""
-    monkeypatch.setattr(versions, "_missing", dict(versions._probed))
+    monkeypatch.setattr(versions, "_missing", dict(versions._missing))
     return versions.place("torch.distributed:_of_no_release", "it is unavailable")
 
 
