@@ -17,11 +17,11 @@ from ..memory.estimate import least, room_of_log
 from ..memory.gpus import parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
-from ..table.inputs import Example, make_example
+from ..table.inputs import make_example
 from .habits import FOR_CONTEXTS
 from .public import progress_line, public
 from .step_options import INFERENCE, StepOptions, options_to_fit
-from .step_request import StepRequest
+from .step_request import StepRequest, required
 
 SKIPPED_BAND = 0.04  # The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up.
 
@@ -83,55 +83,39 @@ class ContextLimit(Printed):
         )
 
 
-class Generation:
-    """Generation by one model, or one that a builder makes, for any prompt."""
+class GenerationRequest(StepRequest):
+    """A request for generating text after a prompt of some tokens, by a model or one that a builder makes."""
 
     def __init__(
-        self, model: Any, batch_size: int, new_tokens: int, cache: str, cache_dtype: Any, options: StepOptions
-    ) -> None:
+        self, prompt: int, batch_size: int, new_tokens: int, cache: str, cache_dtype: Any, options: StepOptions,
+        model: Any, rank: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         options.refuse_compiled("for a generation")
-        self.choice = choice = as_choice(cache, cache_dtype)
+        self.prompt, self.choice = prompt, as_choice(cache, cache_dtype)
         self.new_tokens = integer("new_tokens", new_tokens, 1)
 
         def of_built(built: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
-            generation_step(built, self.new_tokens, choice)(built, input_ids, attention_mask)
+            generation_step(built, self.new_tokens, self.choice)(built, input_ids, attention_mask)
 
-        step = generation_step(model, new_tokens, choice) if isinstance(model, nn.Module) else of_built
-        self.model, self.batch_size = model, integer("batch_size", batch_size, 1)
-        self.options = replace(options, **{**INFERENCE, "train_step": step, "keep_output": False, "steps": 1})
-        self.words = f"{new_tokens:,} new token{'' if new_tokens == 1 else 's'}, {choice}"
+        step = generation_step(model, new_tokens, self.choice) if isinstance(model, nn.Module) else of_built
+        batch = integer("batch_size", batch_size, 1)
+        tokens = {name: torch.ones(batch, prompt, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+        own = {**INFERENCE, "train_step": step, "keep_output": False, "steps": 1}
+        super().__init__(model, required(make_example(None, batch, None, tokens)), replace(options, **own), rank)
 
-    def example(self, prompt: int) -> Example:
-        """Return a prompt of this many tokens."""
-        shape = self.batch_size, prompt
-        tokens = {name: torch.ones(shape, dtype=torch.long) for name in ("input_ids", "attention_mask")}
-        example = make_example(None, self.batch_size, None, tokens)
-        assert example is not None
-        return example
-
-    def request(self, prompt: int) -> StepRequest:
-        """Return the request for a prompt of this many tokens."""
-        return StepRequest(self.model, self.example(prompt), self.options)
-
-    def predicted(self, prompt: int, request: StepRequest, tick: Callable[[str], None]) -> MemoryEstimate:
-        """Return the estimate of generating after a prompt of this many tokens."""
-        return self.estimate(request, prompt, self.log(request, prompt, tick))
-
-    def log(
-        self, request: StepRequest, prompt: int, tick: Callable[[str], None], highest_draw: bool = False
+    def trace(
+        self, batch: int, tick: Callable[[str], None], highest_draw: bool = False, as_source: bool = False
     ) -> MemoryLog:
-        """Return the memory events of generating after a request's prompt."""
-        words = f"trying a prompt of {prompt:,} tokens"  # Rather than which batch is being tried.
-        log = request.trace(self.batch_size, lambda _: tick(words), highest_draw)
-        if skips_tokens(request.tree.modules[0], self.new_tokens, self.choice):
+        words = f"trying a prompt of {self.prompt:,} tokens"  # Rather than which batch is being tried.
+        log = super().trace(batch, lambda _: tick(words), highest_draw)
+        if skips_tokens(self.tree.modules[0], self.new_tokens, self.choice):
             log = _with_band(log, SKIPPED, SKIPPED_BAND)
         return _with_band(log, self.choice.formula, FORMULA_BAND) if self.choice.formula else log
 
-    def estimate(self, request: StepRequest, prompt: int, log: MemoryLog) -> MemoryEstimate:
-        """Build the estimate of a log."""
-        result = request.estimate(self.batch_size, log)
-        words = f"prompt of {prompt:,}, {self.words}"
-        return replace(result, info=replace(result.info, mode=GENERATE, train_step=words, new_tokens=self.new_tokens))
+    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
+        result, count = super().estimate(batch, log), self.new_tokens
+        words = f"prompt of {self.prompt:,}, {count:,} new token{'' if count == 1 else 's'}, {self.choice}"
+        return replace(result, info=replace(result.info, mode=GENERATE, train_step=words, new_tokens=count))
 
 
 def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
@@ -177,20 +161,20 @@ def max_context(
     """
     own = {"autocast": autocast, "allocator": allocator, "cudnn": cudnn}
     settings, memory = options_to_fit("max_context", options, {}, memory, device, gpu, **own)
-    generation = Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
-    first = generation.request(1)
 
+    def request(prompt: int) -> GenerationRequest:
+        return GenerationRequest(prompt, batch_size, new_tokens, cache, cache_dtype, settings, model)
+
+    first = request(1)
     with progress_line(progress) as tick:
         search = Search(
-            lambda prompt: generation.log(generation.request(prompt), prompt, tick, highest_draw=True),
+            lambda prompt: request(prompt).trace(batch_size, tick, highest_draw=True),
             *first.limits(memory),
             proves=True,
         )
         tokens = search.run()
         counts = (max(count, search.smallest) for count in (tokens, tokens + 1))
-        fitting, beyond = (
-            generation.estimate(generation.request(count), count, least(search.log(count))) for count in counts
-        )
+        fitting, beyond = (request(count).estimate(batch_size, least(search.log(count))) for count in counts)
     config = getattr(model, "config", None)
     return ContextLimit(
         context=0 if not tokens else min(tokens, LARGEST_BATCH) + new_tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,10 @@ from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
 from ..table.rows import Row, row_memory
 from ..timing.step_time import gpu_with_peaks
-from .generation import Generation
+from .generation import GenerationRequest
 from .public import check_model, progress_line, public
 from .step_options import StepArguments, StepOptions, options_to_fit, step_keywords, takes_step_arguments
-from .step_request import StepRequest, World
+from .step_request import StepRequest, World, required
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -115,10 +115,8 @@ def estimate_memory(
     settings = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
     world = World(world_size, rank, ranks)
     if settings.mode == GENERATE:
-        generation = Generation(model, batch_size, new_tokens, cache, cache_dtype, settings)
-        tokens = integer("prompt", prompt, 1)
-        generate = partial(generation.predicted, tokens)
-        return predicted(model, generation.example(tokens), generation.options, world, progress, generate)
+        asked = integer("prompt", prompt, 1), batch_size, new_tokens, cache, cache_dtype, settings
+        return predicted(world.requests(model, partial(GenerationRequest, *asked)), progress)
     if prompt is not None:
         raise InputError(
             f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
@@ -126,7 +124,8 @@ def estimate_memory(
     if settings.mode not in STEP_MODES:
         raise choice_error("mode", settings.mode, (*STEP_MODES, GENERATE), MODE_SYNONYMS)
     check_batch(batch_size)
-    return predicted(model, make_example(input_size, batch_size, dtypes, input_data), settings, world, progress)
+    example = required(make_example(input_size, batch_size, dtypes, input_data))
+    return predicted(world.requests(model, partial(StepRequest, example=example, options=settings)), progress)
 
 
 def check_batch(batch_size: Any) -> None:
@@ -135,25 +134,13 @@ def check_batch(batch_size: Any) -> None:
         raise InputError("batch_size is -1; accepted: an integer of at least 1")
 
 
-def predicted(
-    model: nn.Module | ModuleTree | Callable[[], Any],
-    example: Example | None,
-    options: StepOptions,
-    world: World,
-    progress: bool = True,
-    generate: Callable[[StepRequest, Callable[[str], None]], MemoryEstimate] | None = None,
-) -> MemoryEstimate:
-    """Return the estimate of a step, of the rank with the highest peak. See :func:`estimate_memory`.
-
-    An open batch counts as 1.
-    """
+def predicted(requests: Iterable[StepRequest], progress: bool) -> MemoryEstimate:
+    """Return the estimate of a step, of the rank with the highest peak. An open batch counts as 1."""
     estimates = []
     with progress_line(progress) as tick:
-        for request in world.requests(model, required(example), options):
+        for request in requests:
             batch = request.example.batch_size or 1
-            estimates.append(
-                generate(request, tick) if generate else request.estimate(batch, request.trace(batch, tick))
-            )
+            estimates.append(request.estimate(batch, request.trace(batch, tick)))
     worst = max(estimates, key=lambda estimate: estimate.peak_bytes)
     return worst if len(estimates) == 1 else replace(worst, info=replace(worst.info, ranks=len(estimates)))
 
@@ -244,7 +231,7 @@ def max_batch_size(
     if other is not None and str(settings.device).startswith("cuda"):  # Kernels of other vendors are unknown:
         settings = replace(settings, device="cpu")  # their devices are assumed to hold the tensors of a CPU step.
     example = required(make_example(input_size, 1, dtypes, input_data))
-    request = next(World(world_size, rank).requests(model, example, settings))
+    request = next(World(world_size, rank).requests(model, partial(StepRequest, example=example, options=settings)))
 
     with progress_line(progress) as tick:
         limits = request.limits(memory)
@@ -276,13 +263,6 @@ def max_batch_size(
         assumptions=fitting.assumptions,
         samples_per_second=None if not batch or time is None else time.samples_per_second,
     )
-
-
-def required(example: Example | None) -> Example:
-    """Return an example. Raises :class:`InputError` if there is none."""
-    if example is None:
-        raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
-    return example
 
 
 @public
@@ -339,7 +319,8 @@ def memory_of(
         )
     if inputs:
         check_batch(inputs.get("batch_size"))
-    estimate = predicted(build or tree, example_of(**inputs), StepOptions(**options), world, progress)
+    asked = partial(StepRequest, example=required(example_of(**inputs)), options=StepOptions(**options))
+    estimate = predicted(world.requests(build or tree, asked), progress)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
     modules: Mapping[str, RowMemory] = module_memory(estimate.log)
     time = estimate.known_time()

@@ -14,7 +14,7 @@ from ..data.arguments import AUTO, CUDNN, MODE_SYNONYMS, RULE, STEP_MODES, integ
 from ..data.errors import InputError, UnsupportedError, choice_error
 from ..data.units import MIB, describe
 from ..memory.allocator_options import AllocatorOptions
-from ..memory.gpus import GPU, find_gpu, named_gpu
+from ..memory.gpus import GPU, named_gpu
 from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..step.losses import as_loss
@@ -147,17 +147,12 @@ class StepOptions:
         if self.compiled:
             raise InputError(f"compiled is True; accepted {where}: False")
 
-    def gpu_model(self) -> GPU | None:
-        """Return the GPU model, if one is given. Raises :class:`InputError` if it is unknown."""
-        return None if self.gpu is None else find_gpu(self.gpu)
-
-    def cudnn_of(self, device: torch.device) -> Cudnn:
-        """Return cuDNN for the named GPU, else for the installed one. Raises :class:`InputError`."""
+    def cudnn_of(self, device: torch.device, gpu: GPU | None) -> Cudnn:
+        """Return cuDNN for a GPU, else for the installed one. Raises :class:`InputError`."""
         if self.cudnn not in CUDNN:
             raise choice_error("cudnn", self.cudnn, CUDNN)
         if device.type != "cuda":
             return Cudnn(how=RULE)
-        gpu = self.gpu_model()
         if gpu is None:
             return Cudnn(local_card(device.index or 0) or known_cards()["a100"], self.cudnn)
         return Cudnn(figures_of(gpu), self.cudnn)

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from ..data.units import describe
 from ..live.structures import dtype_name
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
+from ..memory.gpus import find_gpu
 from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
@@ -33,13 +34,26 @@ from ..table.modules import ModuleTree, class_name, tensors_in
 from .public import check_model
 from .step_options import StepOptions
 
+if TYPE_CHECKING:
+    from ..ranks.record import Ranked
+
+
+def required(example: Example | None) -> Example:
+    """Return an example. Raises :class:`InputError` if there is none."""
+    if example is None:
+        raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
+    return example
+
 
 class StepRequest:
-    """A request: a model, its example and a step, on one device with one allocator."""
+    """A request: a model, its example and a step, on one device with one allocator.
 
-    def __init__(self, model: nn.Module | ModuleTree, example: Example, options: StepOptions) -> None:
+    ``rank`` is the number of processes and that of one of them, whose builder ``model`` creates it for each trace.
+    """
+
+    def __init__(self, model: Any, example: Example, options: StepOptions, rank: tuple[int, int] | None = None) -> None:
         self.example = example
-        self.tree = read(model, example)
+        self.tree = ModuleTree(nn.Module()) if rank is not None else read(model, example)
         for path, module in zip(self.tree.paths, self.tree.modules):
             if any(map(nn.parameter.is_lazy, tensors_in([module]))):
                 raise UnsupportedError(
@@ -47,7 +61,7 @@ class StepRequest:
                     "it, so its memory is unknown; remove it"
                 )
         self.device = options.place(self.tree)
-        self.gpu = options.gpu_model()
+        self.gpu = None if options.gpu is None else find_gpu(options.gpu)
         self.step = options.step(self.device)
         self.backend = self.device.type
         self.options = options.allocation(self.device)
@@ -55,11 +69,17 @@ class StepRequest:
         have = "has" if len(given) == 1 else "have"
         unused = f'{" and ".join(given)} {have} no effect: mode "eval" is a forward alone'
         self.unused = (unused,) if given and options.mode == "eval" else ()
-        self.cudnn = options.cudnn_of(self.device)
-        self.is_compiled = has_compiled([self.tree.called, self.step.train_step])
+        self.cudnn = options.cudnn_of(self.device, self.gpu)
+        self.is_compiled = rank is None and has_compiled([self.tree.called, self.step.train_step])
         self.compiled = options.compiled  # Whether to estimate the step as compiled.
-        gpu = self.gpu
-        self.chip = None if gpu is None else Chip(gpu.compute_capability, gpu.multiprocessors)
+        self.chip = None if self.gpu is None else Chip(self.gpu.compute_capability, self.gpu.multiprocessors)
+        self.ranked: Ranked | None = None
+        if rank is not None:
+            from ..ranks.process_group import as_rank  # Imported here: it imports torch.distributed.
+            from ..ranks.record import Ranked
+
+            options.refuse_compiled("with world_size")
+            self.ranked = Ranked(model, as_rank(*rank), self.step, self.device, self.chip or AMPERE)
 
     def trace(
         self, batch: int, tick: Callable[[str], None], highest_draw: bool = False, as_source: bool = False
@@ -68,6 +88,10 @@ class StepRequest:
 
         With ``highest_draw``, random decisions are those of the highest peak.
         """
+        if self.ranked is not None:
+            with no_collection():
+                self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
+            return log
         draws = Draws(seed=0, highest=True) if highest_draw else Draws()
         task = replace(self.task(batch), listeners=[Ticks(tick, batch)], draws=draws)
         with no_collection():
@@ -120,6 +144,8 @@ class StepRequest:
             train_step=_called(own) if own is not None and trains else "",
             micro_batches=step.micro_batches,
             model=class_name(self.tree.modules[0]),
+            world_size=0 if self.ranked is None else self.ranked.rank.world_size,
+            rank=0 if self.ranked is None else self.ranked.rank.rank,
         )
         return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
 
@@ -148,8 +174,11 @@ class World:
     rank: int = 0
     ranks: str | Sequence[int] | None = None
 
-    def requests(self, model: Any, example: Example, options: StepOptions) -> Iterator[StepRequest]:
-        """Yield the request for each of the ranks, or for the model without a world. Raises :class:`InputError`."""
+    def requests(self, model: Any, make: Callable[..., StepRequest]) -> Iterator[StepRequest]:
+        """Yield the request for each of the ranks, or for the model without a world. Raises :class:`InputError`.
+
+        ``make`` returns the request of a model, or of a builder and a ``rank``.
+        """
         if self.size is None:
             if self.ranks is not None:
                 raise InputError("ranks was given without world_size; pass world_size= too")
@@ -160,14 +189,12 @@ class World:
                     f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a "
                     "function"
                 )
-            yield StepRequest(model if isinstance(model, ModuleTree) else check_model(model), example, options)
+            yield make(model if isinstance(model, ModuleTree) else check_model(model))
             return
         numbers = range(self.size) if self.ranks == "all" else (self.rank,) if self.ranks is None else self.ranks
         if not numbers or isinstance(numbers, str):
             given = "empty" if not numbers else describe(self.ranks)
             raise InputError(f"ranks is {given}; accepted: None, 'all', or a list of ranks")
-        first, *others = numbers
-        options.refuse_compiled("with world_size")
         if isinstance(model, nn.Module) or not callable(model):
             given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
             of_trainer = (
@@ -179,37 +206,9 @@ class World:
                 "the model, because the wrapping must run inside the simulated process group"
                 + (of_trainer if hasattr(model, "accelerator") else "")
             )
-        request = _RankRequest(model, example, options, self.size, first)
-        yield request
-        for number in others:
-            request = request.of_rank(number)
+        request = make(model, rank=(self.size, numbers[0]))
+        for number in numbers:
+            request = copy(request)
+            assert request.ranked is not None
+            request.ranked = request.ranked.of_rank(number)
             yield request
-
-
-class _RankRequest(StepRequest):
-    """A request for one rank, whose builder creates the model from fakes for each trace."""
-
-    def __init__(self, build: Callable[[], Any], example: Example, options: StepOptions, size: int, rank: int) -> None:
-        from ..ranks.process_group import as_rank
-        from ..ranks.record import Ranked
-
-        super().__init__(ModuleTree(nn.Module()), example, options)
-        self.is_compiled = False  # The log says so, once the builder has run.
-        self.ranked = Ranked(build, as_rank(size, rank), self.step, self.device, self.chip or AMPERE)
-
-    def of_rank(self, number: int) -> _RankRequest:
-        """Return the same request for another rank."""
-        other = copy(self)
-        other.ranked = self.ranked.of_rank(number)
-        return other
-
-    def trace(
-        self, batch: int, tick: Callable[[str], None], highest_draw: bool = False, as_source: bool = False
-    ) -> MemoryLog:
-        with no_collection():
-            self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
-        return log
-
-    def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
-        estimate, rank = super().estimate(batch, log), self.ranked.rank
-        return replace(estimate, info=replace(estimate.info, world_size=rank.world_size, rank=rank.rank))

@@ -25,10 +25,9 @@ from ..results.memory_estimate import MemoryEstimate
 from ..results.views import Chosen, Figures, ShownLook, Views
 from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
-from .memory import required
 from .public import progress_line, public
 from .step_options import StepArguments, StepOptions, takes_step_arguments
-from .step_request import StepRequest
+from .step_request import StepRequest, required
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

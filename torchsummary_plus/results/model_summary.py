@@ -126,9 +126,9 @@ class ModelSummary(Views, Figures, Report):
         """Return the text for a stream: within a terminal's width, and in colour with ``style="rich"``."""
         columns = columns_of(stream)
         if columns is None:
-            return self.render()
+            return self.to_text()
         if self.view.style != "rich":
-            return fitted(lambda width: self.render(col_width=width), self.view.lines.width, columns)
+            return fitted(lambda width: self.to_text(col_width=width), self.view.lines.width, columns)
         head = self._layers(self.view.folded())
         (head,) = written([head], CellStyle(OLD_MB if self.memory is None else None))
         after = [
