@@ -28,7 +28,7 @@ from ..timing.step_time import gpu_with_peaks
 from .generation import GenerationRequest
 from .public import check_model, progress_line, public
 from .step_options import StepArguments, StepOptions, options_to_fit, step_keywords, takes_step_arguments
-from .step_request import StepRequest, World, required
+from .step_request import StepRequest, required, step_requests
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,10 +113,10 @@ def estimate_memory(
     (263168, 8192, True)
     """
     settings = StepOptions.of("estimate_memory", options, step, device=device, gpu=gpu, cudnn=cudnn)
-    world = World(world_size, rank, ranks)
+    world = world_size, rank, ranks
     if settings.mode == GENERATE:
         asked = integer("prompt", prompt, 1), batch_size, new_tokens, cache, cache_dtype, settings
-        return predicted(world.requests(model, partial(GenerationRequest, *asked)), progress)
+        return predicted(step_requests(model, partial(GenerationRequest, *asked), *world), progress)
     if prompt is not None:
         raise InputError(
             f'prompt is {describe(prompt)} and mode {describe(settings.mode)}; accepted with mode="generate"'
@@ -125,7 +125,7 @@ def estimate_memory(
         raise choice_error("mode", settings.mode, (*STEP_MODES, GENERATE), MODE_SYNONYMS)
     check_batch(batch_size)
     example = required(make_example(input_size, batch_size, dtypes, input_data))
-    return predicted(world.requests(model, partial(StepRequest, example=example, options=settings)), progress)
+    return predicted(step_requests(model, partial(StepRequest, example=example, options=settings), *world), progress)
 
 
 def check_batch(batch_size: Any) -> None:
@@ -231,7 +231,7 @@ def max_batch_size(
     if other is not None and str(settings.device).startswith("cuda"):  # Kernels of other vendors are unknown:
         settings = replace(settings, device="cpu")  # their devices are assumed to hold the tensors of a CPU step.
     example = required(make_example(input_size, 1, dtypes, input_data))
-    request = next(World(world_size, rank).requests(model, partial(StepRequest, example=example, options=settings)))
+    request = next(step_requests(model, partial(StepRequest, example=example, options=settings), world_size, rank))
 
     with progress_line(progress) as tick:
         limits = request.limits(memory)
@@ -310,9 +310,9 @@ def memory_of(
     """
     options = {"device": device, **step_keywords(memory, also=BESIDES)}
     inputs = {name: options.pop(name) for name in INPUTS if name in options}
-    world = World(options.pop("world_size", None), options.pop("rank", 0), options.pop("ranks", None))
+    world = options.pop("world_size", None), options.pop("rank", 0), options.pop("ranks", None)
     build, progress = options.pop("build", None), options.pop("progress", True)
-    if (build is None) != (world.size is None):
+    if (build is None) != (world[0] is None):
         raise InputError(
             "memory has only one of world_size and build; pass both: "
             "build is the function that builds and wraps the model"
@@ -320,7 +320,7 @@ def memory_of(
     if inputs:
         check_batch(inputs.get("batch_size"))
     asked = partial(StepRequest, example=required(example_of(**inputs)), options=StepOptions(**options))
-    estimate = predicted(world.requests(build or tree, asked), progress)
+    estimate = predicted(step_requests(build or tree, asked, *world), progress)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
     modules: Mapping[str, RowMemory] = module_memory(estimate.log)
     time = estimate.known_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from inspect import isroutine
 from typing import TYPE_CHECKING, Any
@@ -166,49 +166,46 @@ class Ticks(Listener):
         self.tick()
 
 
-@dataclass(frozen=True)
-class World:
-    """The processes that train a model (None: one without a world), and the rank or ranks to estimate."""
+def step_requests(
+    model: Any,
+    make: Callable[..., StepRequest],
+    world_size: int | None = None,
+    rank: int = 0,
+    ranks: str | Sequence[int] | None = None,
+) -> Iterator[StepRequest]:
+    """Yield the request for each of the ranks, or for the model without a world. Raises :class:`InputError`.
 
-    size: int | None = None
-    rank: int = 0
-    ranks: str | Sequence[int] | None = None
-
-    def requests(self, model: Any, make: Callable[..., StepRequest]) -> Iterator[StepRequest]:
-        """Yield the request for each of the ranks, or for the model without a world. Raises :class:`InputError`.
-
-        ``make`` returns the request of a model, or of a builder and a ``rank``.
-        """
-        if self.size is None:
-            if self.ranks is not None:
-                raise InputError("ranks was given without world_size; pass world_size= too")
-            if self.rank != 0:
-                raise InputError(f"rank is {describe(self.rank)} without world_size; pass world_size= too")
-            if isroutine(model):
-                raise InputError(
-                    f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a "
-                    "function"
-                )
-            yield make(model if isinstance(model, ModuleTree) else check_model(model))
-            return
-        numbers = range(self.size) if self.ranks == "all" else (self.rank,) if self.ranks is None else self.ranks
-        if not numbers or isinstance(numbers, str):
-            given = "empty" if not numbers else describe(self.ranks)
-            raise InputError(f"ranks is {given}; accepted: None, 'all', or a list of ranks")
-        if isinstance(model, nn.Module) or not callable(model):
-            given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
-            of_trainer = (
-                "; for a transformers Trainer, the function creates it and returns "
-                "trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())[0]"
-            )
+    ``make`` returns the request of a model, or of a builder and a ``rank``.
+    """
+    if world_size is None:
+        if ranks is not None:
+            raise InputError("ranks was given without world_size; pass world_size= too")
+        if rank != 0:
+            raise InputError(f"rank is {describe(rank)} without world_size; pass world_size= too")
+        if isroutine(model):
             raise InputError(
-                f"model is {given}; accepted with world_size: a function without arguments that builds and wraps "
-                "the model, because the wrapping must run inside the simulated process group"
-                + (of_trainer if hasattr(model, "accelerator") else "")
+                f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a function"
             )
-        request = make(model, rank=(self.size, numbers[0]))
-        for number in numbers:
-            request = copy(request)
-            assert request.ranked is not None
-            request.ranked = request.ranked.of_rank(number)
-            yield request
+        yield make(model if isinstance(model, ModuleTree) else check_model(model))
+        return
+    numbers = range(world_size) if ranks == "all" else (rank,) if ranks is None else ranks
+    if not numbers or isinstance(numbers, str):
+        given = "empty" if not numbers else describe(ranks)
+        raise InputError(f"ranks is {given}; accepted: None, 'all', or a list of ranks")
+    if isinstance(model, nn.Module) or not callable(model):
+        given = f"a {type(model).__name__}" if isinstance(model, nn.Module) else describe(model)
+        of_trainer = (
+            "; for a transformers Trainer, the function creates it and returns "
+            "trainer.accelerator.prepare(trainer.model, trainer.create_optimizer())[0]"
+        )
+        raise InputError(
+            f"model is {given}; accepted with world_size: a function without arguments that builds and wraps "
+            "the model, because the wrapping must run inside the simulated process group"
+            + (of_trainer if hasattr(model, "accelerator") else "")
+        )
+    request = make(model, rank=(world_size, numbers[0]))
+    for number in numbers:
+        request = copy(request)
+        assert request.ranked is not None
+        request.ranked = request.ranked.of_rank(number)
+        yield request
