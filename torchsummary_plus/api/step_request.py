@@ -23,7 +23,7 @@ from ..live.structures import dtype_name
 from ..memory.attribution import run_log
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
 from ..memory.gpus import find_gpu
-from ..results.memory_estimate import MemoryEstimate, as_memory_estimate
+from ..results.memory_estimate import MemoryEstimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
 from ..step.fake_steps import Draws, Task, recorded
@@ -147,7 +147,7 @@ class StepRequest:
             world_size=0 if self.ranked is None else self.ranked.rank.world_size,
             rank=0 if self.ranked is None else self.ranked.rank.rank,
         )
-        return as_memory_estimate(build_estimate(log, info, self.backend, self.options))
+        return MemoryEstimate(**vars(build_estimate(log, info, self.backend, self.options)))
 
 
 def _called(named: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..data.units import in_common_unit
@@ -132,8 +132,3 @@ class MemoryEstimate(Views, Figures, Estimate):
         from ..render.bars import draw_holders
 
         return draw_holders(self, top, depth, placed(ax, width))
-
-
-def as_memory_estimate(estimate: Estimate) -> MemoryEstimate:
-    """Return an estimate as a MemoryEstimate."""
-    return MemoryEstimate(**{field.name: getattr(estimate, field.name) for field in fields(Estimate)})
