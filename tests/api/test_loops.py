@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from torchsummary_plus import MissingExtraError, lightning_callback, trainer_callback
+from torchsummary_plus.api.loops import UNPREDICTED
 
 
 def trained(path: Path, callback: Any, **options: Any) -> Any:
@@ -70,21 +71,33 @@ def lightning_module() -> Any:
     return pl, Net()
 
 
+def fitted(path: Path, pl: Any, module: Any, callback: Any) -> None:
+    data = DataLoader(TensorDataset(torch.randn(128, 64), torch.zeros(128, dtype=torch.long)), batch_size=32)
+    pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[callback], default_root_dir=path,
+    ).fit(module, data)  # fmt: skip
+
+
 def test_lightnings_first_step(tmp_path: Path) -> None:
     pl, module = lightning_module()
     said: list[str] = []
     callback = lightning_callback(said.append)
-    data = DataLoader(TensorDataset(torch.randn(128, 64), torch.zeros(128, dtype=torch.long)), batch_size=32)
-    trainer = pl.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[callback], default_root_dir=tmp_path,
-    )  # fmt: skip
-    trainer.fit(module, data)
+    fitted(tmp_path, pl, module, callback)
     result = callback.result
     assert result is not None and result.measured_bytes is not None
     assert result.predicted.peak_bytes == pytest.approx(result.measured_bytes, rel=0.03)
     assert len(said) == 1 and "Net" in said[0] and "log" not in vars(module)
     assert set(result.figures) == {f"memory/{name}_peak_bytes" for name in ("predicted", "predicted_later", "measured")}
+
+
+def test_manual_optimization_is_neither_predicted_nor_profiled(tmp_path: Path) -> None:
+    pl, module = lightning_module()
+    module.automatic_optimization = False
+    said: list[str] = []
+    fitted(tmp_path, pl, module, lightning_callback(said.append))
+    assert said == [f"{UNPREDICTED}: the module has several optimizers or manual optimization"]
+    assert not torch.autograd._profiler_enabled()
 
 
 @pytest.mark.parametrize(

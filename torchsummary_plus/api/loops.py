@@ -78,6 +78,7 @@ class _Watch:
     """What both callbacks do: measures the first step of a model and predicts it afterwards, on the same arguments."""
 
     peak: LivePeak | None = None
+    data: Any = None
     result: FirstStep | None = None
     is_done = False
 
@@ -85,17 +86,18 @@ class _Watch:
         super().__init__()
         self.tell = tell
 
-    def begin(self, model: nn.Module, optimizer: Any, others: Any = ()) -> None:
-        self.is_done = True
+    def begin(self, model: nn.Module, optimizer: Any, data: Any = None) -> None:
+        """Begin to measure; ``data`` is the model's input, if it is known yet."""
+        self.is_done, self.data = True, data
         self.peak = LivePeak(next((p.device for p in model.parameters()), torch.device("cpu")))
         optimizer = _plain(optimizer)
         state = [] if optimizer is None else all_tensors(list(optimizer.state.values()))
         grads = [p.grad for p in model.parameters() if p.grad is not None]
-        self.peak.start([*model.parameters(), *model.buffers(), *grads, *state, *all_tensors(others)])
+        self.peak.start([*model.parameters(), *model.buffers(), *grads, *state, *all_tensors(data)])
 
-    def end(self, model: nn.Module, data: Any, optimizer: Any, **step: Any) -> FirstStep | None:
+    def end(self, model: nn.Module, optimizer: Any, **step: Any) -> FirstStep | None:
         """Return the first step, predicted with a new optimizer like the given one, or tell why it cannot be."""
-        peak, self.peak = self.peak, None
+        peak, data, self.peak, self.data = self.peak, self.data, None, None
         if (optimizer := _plain(optimizer)) is not None:
             kind: Any = type(optimizer)
             options = {name: value for name, value in optimizer.defaults.items() if name in signature(kind).parameters}
@@ -134,7 +136,6 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
     base = need_extra("transformers", "transformers").TrainerCallback
 
     class FirstStepOfTrainer(_Watch, base):  # type: ignore[misc,valid-type]
-        arguments: Any = None
         handle: Any = None
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -143,19 +144,16 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
                 self.begin(kwargs["model"], kwargs.get("optimizer"))
 
         def _read(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.arguments is None:
-                self.arguments = args, {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
-                if self.peak is not None:
-                    self.peak.add(all_tensors(self.arguments))
+            if self.data is None and self.peak is not None:
+                self.data = args, {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
+                self.peak.add(all_tensors(self.data))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if self.handle is None:
+            if self.data is None:
                 return
             self.handle.remove()
-            arguments, self.handle, self.arguments = self.arguments, None, None
             result = self.end(
                 kwargs["model"],
-                arguments,
                 kwargs.get("optimizer"),
                 autocast=torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None,
                 gradient_accumulation_steps=args.gradient_accumulation_steps,
@@ -188,24 +186,21 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
             raise missing from None
 
     class FirstStepOfLightning(_Watch, base):  # type: ignore[misc,valid-type]
-        batch: Any = None
-
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            if not self.is_done and trainer.is_global_zero:
-                self.batch = batch
-                self.begin(pl_module, next(iter(trainer.optimizers), None), batch)
-
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if self.batch is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
+            if self.is_done or not trainer.is_global_zero:
                 return
-            first_batch, self.batch = self.batch, None
+            self.is_done = True
             if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
                 self.tell(f"{UNPREDICTED}: the module has several optimizers or manual optimization")
+            else:
+                self.begin(pl_module, trainer.optimizers[0], ((batch,), {}))
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if self.data is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
                 return
             with _holding(pl_module, _trainer=None):  # And with it the data and the optimizers.
                 result = self.end(
                     _TrainingStep(pl_module),
-                    ((first_batch,), {}),
                     trainer.optimizers[0],
                     autocast=PRECISIONS.get(str(trainer.precision)),
                     loss=lambda output: output["loss"] if isinstance(output, Mapping) else output,
