@@ -70,15 +70,8 @@ def shell(*words: str, env: dict[str, str] | None = None) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, cwd=ROOT, env={**os.environ, **(env or {})}, check=False)
 
 
-def test_it_prints_what_summary_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([POOLED, "1,28,28"]) == 0
-    shown = capsys.readouterr().out
-    summary(PooledCNN(), (1, 28, 28))
-    assert shown == capsys.readouterr().out
-
-
 @pytest.mark.parametrize("place", ["examples/vgg.py:vgg16", "examples.vgg:vgg16", "examples.vgg:VGG"])
-def test_a_model_is_named_by_module_or_by_file(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_what_summary_prints(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([place, "3,64,64", "--meta"]) == 0
     shown = capsys.readouterr().out
     with torch.device("meta"):

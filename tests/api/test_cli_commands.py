@@ -145,10 +145,14 @@ def test_names_for_gpu_and_columns_are_listed(capsys: pytest.CaptureFixture[str]
     assert [line.split()[0] for line in lines] == list(COLUMNS) and default.startswith("Shown by default: ")
 
 
-def test_a_step_on_a_gpu_is_timed_and_its_largest_batch_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([POOLED, "1,28,28", "--optimizer", "sgd", "--gpu", "T4", "--time", "--max-batch"]) == 0
+def test_a_step_on_a_gpu_fits_or_not_is_timed_and_its_largest_batch_found(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [POOLED, "1,28,28", "--batch-size", "8", "--optimizer", "adamw"]
+    assert main([*words, "--gpu", "T4", "--time", "--max-batch"]) == 0
     printed = capsys.readouterr().out
-    assert "Largest batch: " in printed and "Samples per second" in printed
+    assert "Training step: PooledCNN, batch 8, AdamW" in printed and "\nFits: yes, " in printed
+    assert "\nLargest batch: " in printed and "Samples per second" in printed
+    assert main([*words, "--gpu", "300MiB", "--memory", "eval"]) == 3
+    assert "\nFits in 300MiB: no, " in capsys.readouterr().out
     for option in ("--time", "--max-batch"):
         assert main([POOLED, "1,28,28", "--memory", option]) == 2
         assert f"{option} needs --gpu" in capsys.readouterr().err

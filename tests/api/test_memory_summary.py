@@ -1,8 +1,7 @@
-"""``summary(memory=...)``: the estimate below the table, memory columns, shell options."""
+"""``summary(memory=...)``: the estimate below the table, memory columns."""
 
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +9,11 @@ import torch
 from torch import nn
 
 from tests.memory.test_memory_footprint import Tied
-from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.api.table import summary
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.results.model_summary import ModelSummary
 from torchsummary_plus.table.lines import flat_lines, tree_lines
 
-ROOT = Path(__file__).parents[2]
 MEMORY = [name for name, column in COLUMNS.items() if column.of_memory and not column.of_ranks]
 
 LOSS = 2 * 4
@@ -77,14 +74,3 @@ def test_torchsummarys_sum_is_no_second_answer_beside_the_peak(style: str) -> No
         for text in (str(result), result.to_markdown(), result.to_latex(), page):
             assert all((guess in text) is (memory is None) for guess in guesses)
         assert memory is None or ("(MB)" not in str(result) and "Peak" in page and "Params size (MiB)" in str(result))
-
-
-def test_the_shell_says_whether_it_fits(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    words = ["examples/simple_cnn.py:PooledCNN", "1,28,28", "--batch-size", "8", "--optimizer", "adamw"]
-    assert main([*words, "--gpu", "RTX 4090", "--max-batch"]) == 0
-    printed = capsys.readouterr().out
-    assert "Training step: PooledCNN, batch 8, AdamW" in printed
-    assert "\nFits: yes, " in printed and "\nLargest batch: " in printed
-    assert main([*words, "--gpu", "300MiB", "--memory", "eval"]) == 3
-    assert "\nFits in 300MiB: no, " in capsys.readouterr().out
