@@ -65,8 +65,6 @@ class Comparison(Views, Figures, side_by_side.Compared):
 
     _own_options: ClassVar[tuple[str, ...]] = OF_FIGURES
     _look_of_data: ClassVar[Chosen] = {"layers": True}
-    _html_style: ClassVar[str | None] = None
-    """None: a tree would hide rows that only one model has."""
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
@@ -105,6 +103,7 @@ class Comparison(Views, Figures, side_by_side.Compared):
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as an HTML fragment; by default only the parameter columns of many models."""
+        look.setdefault("style", None)  # A tree would hide rows that only one model has.
         return super().to_html(**self._fitting(look))
 
     def _fitting(self, look: ShownLook) -> ShownLook:

@@ -108,9 +108,6 @@ class Views(ABC):
     _look_of_data: ClassVar[Chosen] = {}
     """Options of the tables of CSV and data frames, where no others are given."""
 
-    _html_style: ClassVar[str | None] = "tree"
-    """The default style of HTML; None keeps the result's own."""
-
     @abstractmethod
     def _tables(self, look: Chosen) -> tuple[Table, ...]:
         """Return the result's tables, the main one first; ``look`` has the options that differ from its own."""
@@ -227,7 +224,7 @@ class Views(ABC):
         """
         from ..formats.html import fragment
 
-        look.setdefault("style", self._html_style)
+        look.setdefault("style", "tree")
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
@@ -262,7 +259,7 @@ class Views(ABC):
         """Return the report's tabs."""
         from ..render.html_report import tables_section
 
-        tables = self.tables(style=self._html_style)
+        tables = self.tables(style="tree")
         return (tables_section(tables[0].title, tables),)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
