@@ -22,7 +22,6 @@ from ..render.memory_tables import steps_table
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.views import OF_FIGURES, Chosen, Depth, Figures, ShownLook, Views
-from ..table.columns import check_layout
 from ..table.rows import Report
 from .habits import FOR_TABLES
 from .memory import BESIDES, estimate_memory, max_batch_size
@@ -245,12 +244,13 @@ def compare(
     >>> [entry.report.total_params for entry in c.entries], c.aligned()
     ([46, 178], ((1, 1), (2, 2), (3, 3)))
     """
-    depth = check_layout(style, depth)
     for name in reading:
         if name not in READING:
             given = [name for name, value in reading.items() if isinstance(value, (nn.Module, ModelSummary))]
             as_models = {name: f'a dict of models by name: compare({{"{name}": ...}})' for name in given}
             raise unknown_argument("compare", name, READING, FOR_TABLES | as_models)
+    columns = None if col_names is None else (col_names,) if isinstance(col_names, str) else tuple(col_names)
+    view = Presentation(style, depth, columns)
     models, names = _entries(models, names)
     if any(isinstance(model, MemoryEstimate) for model in models):
         for model in models:
@@ -266,9 +266,8 @@ def compare(
         raise InputError(f"{'only one model' if models else 'no model'} was given; accepted: 2 or more")
     entries = [_entry(model, reading, memory, f"{number} of {len(models)}") for number, model in enumerate(models, 1)]
     called = _names([entry.name for entry in entries], names)
-    columns = None if col_names is None else (col_names,) if isinstance(col_names, str) else tuple(col_names)
     compared = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
-    result = Comparison(tuple(compared), ratios, changes_only, Presentation(style, depth, columns), layers=layers)
+    result = Comparison(tuple(compared), ratios, changes_only, view, layers=layers)
     side_by_side.shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
 

@@ -18,9 +18,8 @@ from ..data.units import describe
 from ..results.model_graph import ModelGraph, as_graph
 from ..results.model_summary import ModelSummary, Presentation
 from ..table.attempts import PassOptions, read, trace
-from ..table.columns import check_view
+from ..table.columns import chosen_names
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
-from ..table.lines import row_view
 from ..table.modules import unwrapped
 from ..table.rows import build_report, row_memory
 from .habits import FOR_GRAPHS, FOR_TEXTS, forward_arguments
@@ -117,11 +116,12 @@ def summary(
     if not isinstance(col_names, (str, Iterable, type(None))):
         raise InputError(f"col_names is {describe(col_names)}; accepted: a column's name, or a list of names")
     names = None if col_names is None else ((col_names,) if isinstance(col_names, str) else tuple(col_names))
-    lines = row_view(rows, repeats, row_settings, col_width)
-    style = lines.style_of(style)
+    look = Presentation(style, depth, names).with_look(
+        {"rows": rows, "repeats": repeats, "row_settings": row_settings, "col_width": col_width}
+    )
     is_of_rank = is_sharded(model) or (isinstance(memory, Mapping) and memory.get("world_size") is not None)
-    depth = check_view(style, depth, names, memory is not None, is_of_rank)
-    if style == "rich":
+    chosen_names(names, memory is not None, is_of_rank)  # Raises for an unknown column.
+    if look.style == "rich":
         need_extra("rich", "rich")
     arguments = forward_arguments(model, kwargs, signature(summary).parameters) if kwargs else {}
     inputs = {"input_size": input_size, "batch_size": batch_size, "dtypes": dtypes, "input_data": input_data}
@@ -132,7 +132,7 @@ def summary(
             example = with_batch_dim(example, batch_dim)
         return with_arguments(example, arguments, unwrapped(model).forward) if arguments else example
 
-    options, look = PassOptions(run, mode, as_device(device), functional), Presentation(style, depth, names, lines)
+    options = PassOptions(run, mode, as_device(device), functional)
     with no_collection():
         example = example_of()
         tree = read(model, example)

@@ -37,20 +37,18 @@ ROW_FIELDS = dict(zip(OF_ROWS, ("rows", "repeats", "settings", "width")))
 
 @dataclass(frozen=True)
 class Presentation:
-    """A summary's default style, depth, columns and rows."""
+    """A summary's default style, depth, columns and rows. Raises :class:`InputError` for an unknown style or depth."""
 
     style: str = "torchsummary"
     depth: int | None = None
     col_names: tuple[str, ...] | None = None
     lines: RowView = ALL_ROWS
 
-    def contradiction(self) -> str:
-        """Return "": a style or depth that was read and is unknown raises :class:`InputError`."""
-        check_layout(self.style, self.depth)
-        return ""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", check_layout(self.style, self.depth))
 
     def with_look(self, look: Chosen) -> Presentation:
-        """Return it with the options that are given. Raises :class:`InputError` for an unknown style, depth or row."""
+        """Return it with the options that are given. Raises :class:`InputError`."""
         given, lines = look.get("style"), self.lines
         style = self.style if given is None else given
         if rows := {name: value for name, value in look.items() if name in ROW_FIELDS}:
@@ -58,8 +56,7 @@ class Presentation:
             lines = replace(lines, **{ROW_FIELDS[name]: getattr(chosen, ROW_FIELDS[name]) for name in rows})
             nested = chosen.style_of(style)
             style = nested if given is None else style
-        depth = check_layout(style, look.get("depth", self.depth))
-        return Presentation(style, depth, look.get("columns", self.col_names), lines)
+        return Presentation(style, look.get("depth", self.depth), look.get("columns", self.col_names), lines)
 
     def folded(self) -> Presentation:
         """Return the view of text, in which nested repeats are folded unless they are to be shown."""
