@@ -106,6 +106,7 @@ class GenerationRequest(StepRequest):
     def trace(
         self, batch: int, tick: Callable[[str], None], highest_draw: bool = False, as_source: bool = False
     ) -> MemoryLog:
+        """Trace generating after the prompt."""
         words = f"trying a prompt of {self.prompt:,} tokens"  # Rather than which batch is being tried.
         log = super().trace(batch, lambda _: tick(words), highest_draw)
         if skips_tokens(self.tree.modules[0], self.new_tokens, self.choice):
@@ -113,6 +114,7 @@ class GenerationRequest(StepRequest):
         return _with_band(log, self.choice.formula, FORMULA_BAND) if self.choice.formula else log
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
+        """Build the estimate of a log, which names the prompt, the new tokens and the cache."""
         result, count = super().estimate(batch, log), self.new_tokens
         words = f"prompt of {self.prompt:,}, {count:,} new token{'' if count == 1 else 's'}, {self.choice}"
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words, new_tokens=count))
