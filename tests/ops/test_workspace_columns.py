@@ -8,6 +8,7 @@ from torch import nn
 
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.cuda import blas
+from torchsummary_plus.ops.scratch.registry import Handle
 from torchsummary_plus.step.workspace import Workspaces
 
 pytestmark = pytest.mark.usefixtures("kept_workspaces")
@@ -31,9 +32,8 @@ def test_columns_of_volumes_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     shapes = (2, 16, 8, 8, 8), (8, 16, 3, 3, 3), (2, 8, 8, 8, 8)
     x, weight, out = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
     spaces = Workspaces("cuda")
-    assert (
-        spaces.scratch("aten::convolution", (x, weight, None, [1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1), {}, out)
-        == ()
-    )
+    settings = [1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1
+    course = spaces.scratch("aten::convolution", (x, weight, None, *settings), {}, out)
+    assert course == (Handle("cublas", 8_519_680),)
     assert spaces.unknown == {"aten::convolution": 1}
     assert 442_368 <= spaces.take_doubt()[0] < 16 * sum(tensor.nbytes for tensor in (x, weight, out))

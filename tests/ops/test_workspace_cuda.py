@@ -16,7 +16,7 @@ from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn
-from torchsummary_plus.ops.scratch.registry import Alloc, Free, Workspace
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Handle, Workspace
 from torchsummary_plus.step import fake_steps
 from torchsummary_plus.step.fake_steps import Step, Task
 from torchsummary_plus.step.workspace import Workspaces
@@ -72,6 +72,12 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
     return peak
 
 
+def handles(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> list[int]:
+    """The bytes that an operator's library keeps."""
+    course = Workspaces("cuda", capability).scratch(f"aten::{name}", args, {}, out)
+    return [step.nbytes for step in course if isinstance(step, Handle)]
+
+
 def workspaces(log: MemoryLog) -> list[int]:
     freed = {storage for _, storage, size in log.events if not size}
     kinds = enumerate(log.storages)
@@ -100,8 +106,8 @@ def test_each_thread_that_multiplies_holds_one_cublas_workspace(capability: Capa
 )
 def test_a_product_without_elements_asks_for_no_workspace(name: str, factors: Any) -> None:
     args = tuple(meta(*shape) for shape in factors)
-    assert Workspaces("cuda").lasting(f"aten::{name}", args, {}, meta(4, 3)) == ()
-    assert Workspaces("cuda").lasting("aten::addmm", (meta(3), meta(4, 0), meta(0, 3)), {}, meta(4, 3)) == ()
+    assert handles(AMPERE, name, args, meta(4, 3)) == []
+    assert handles(AMPERE, "addmm", (meta(3), meta(4, 0), meta(0, 3)), meta(4, 3)) == []
 
 
 @pytest.mark.usefixtures("kept_workspaces")
@@ -113,8 +119,7 @@ def test_triton_multiplies_columns_by_rows_without_cublas(monkeypatch: pytest.Mo
     wide = meta(8, 64, 2), meta(8, 2, 64)[:, :, ::2]
     for name, args in (("bmm", (column, row)), ("baddbmm", (out, column, row)), ("bmm", wide)):
         by_cublas = not by_triton or name == "baddbmm" or args is wide
-        lasting = Workspaces("cuda", AMPERE).lasting(f"aten::{name}", args, {}, out)
-        assert lasting == ((8_519_680,) if by_cublas else ())
+        assert handles(AMPERE, name, args, out) == ([8_519_680] if by_cublas else [])
         copied = args[-1].numel() * 4 if by_cublas else 0
         assert scratch_bytes(AMPERE, f"aten::{name}", args, out) == copied
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ops.test_workspace_cuda import ADA, HOPPER, meta, scratch_bytes
+from tests.ops.test_workspace_cuda import ADA, HOPPER, handles, meta, scratch_bytes
 from tests.ops.test_workspace_cuda_layers import course
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
@@ -17,11 +17,10 @@ from torchsummary_plus.step.workspace import Workspaces
 def test_sparse_matrices_are_multiplied_by_cusparse(place: int) -> None:
     """As seen on an H100: without cuBLAS's workspace."""
     factors = [torch.ones(8, 8), torch.ones(8, 8)]
-    mm = Workspaces("cuda", AMPERE).lasting("aten::mm", tuple(factors), {}, meta(8, 8))
+    assert len(handles(AMPERE, "mm", tuple(factors), meta(8, 8))) == 1
     factors[place] = factors[place].to_sparse_csr()
-    assert len(mm) == 1
-    assert Workspaces("cuda", AMPERE).lasting("aten::mm", tuple(factors), {}, meta(8, 8)) == ()
-    assert Workspaces("cuda", AMPERE).lasting("aten::addmm", (torch.ones(8, 8), *factors), {}, meta(8, 8)) == ()
+    assert handles(AMPERE, "mm", tuple(factors), meta(8, 8)) == []
+    assert handles(AMPERE, "addmm", (torch.ones(8, 8), *factors), meta(8, 8)) == []
 
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -45,7 +44,7 @@ def test_groups_of_one_kernel_need_addresses_and_descriptors(
     """As the allocator recorded on the no-op runtime (H100): in bfloat16, and within a bound in float8 with scales."""
     a, b, offs = factors(which, groups, BF16)
     assert course("aten::_grouped_mm", (a, b, offs), meta(1), HOPPER) == ["result 0", arguments, 67_584]
-    assert Workspaces("cuda", HOPPER).lasting("aten::_grouped_mm", (a, b, offs), {}, meta(1)) == ()
+    assert handles(HOPPER, "_grouped_mm", (a, b, offs), meta(1)) == []
     a, b, offs = factors(which, groups, FP8)
     spaces = Workspaces("cuda", HOPPER)
     assert spaces.scratch("aten::_scaled_grouped_mm", (a, b, meta(1), meta(1), offs), {}, meta(1)) == ()
@@ -58,9 +57,7 @@ def test_other_groups_are_multiplied_by_cublas(dtype: torch.dtype, capability: C
     """One batch without offsets; else each group that is not empty, which the no-op runtime's zeros are."""
     for which in GROUPS:
         args = factors(which, 4, dtype)
-        spaces = Workspaces("cuda", capability)
-        taken = spaces.lasting("aten::_grouped_mm", args, {}, meta(1))
-        assert taken == (workspace_bytes(capability),)
+        assert handles(capability, "_grouped_mm", args, meta(1)) == [workspace_bytes(capability)]
         assert scratch_bytes(capability, "aten::_grouped_mm", args, meta(1)) == 0
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.ops.scratch.registry import LASTING, SCRATCH, Rule
+from torchsummary_plus.ops.scratch.registry import SCRATCH, Rule
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.workspace import RuleError, Workspaces
 
@@ -38,7 +38,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
 @from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize(
     ("rules", "device", "operator"),
-    [(SCRATCH, "cuda", "aten::native_layer_norm_backward"), (LASTING, "cuda", "aten::addmm")],
+    [(SCRATCH, "cuda", "aten::native_layer_norm_backward"), (SCRATCH, "cuda", "aten::addmm")],
 )
 def test_its_operator_is_unknown_and_the_range_open(
     rules: dict[tuple[str, str], Rule], device: str, operator: str, fail: Fail, monkeypatch: pytest.MonkeyPatch

@@ -35,7 +35,7 @@ from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..ops.scratch.registry import LASTING, RESERVES, SCRATCH, Alloc, Course, Free, Result, Workspace
+from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Course, Free, Result, Workspace
 from ..ops.traffic import kernels_of
 from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import tensors_of
@@ -249,7 +249,7 @@ class Ledger(Listener):
         return OUTSIDE if node is None else self.node_modules.of(node._sequence_nr())
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Record an operator's results, scratch memory and lasting workspaces."""
+        """Record an operator's results, scratch memory and the workspaces of handles."""
         self.numbers.settle()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
@@ -258,7 +258,6 @@ class Ledger(Listener):
         on_meta = name.startswith(SHAPES_ONLY)
         sizes = [0] * len(results) if on_meta else [*self.workspaces.reserves(name, args, kwargs, out)]
         sizes += [None] * len(results)
-        lasting = self.workspaces.lasting(name, args, kwargs, out, (self.phase == "backward", self._stream()))
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
         saved = saved_bytes(func, args) if by_node else 0
         node = compat.current_node() if self.phase == "backward" else None
@@ -266,8 +265,9 @@ class Ledger(Listener):
             self.node_band = self.workspaces.note_node(node, args, kwargs, out)
         else:
             self.node_band = self.workspaces.note_values(name, args, out)
-        course = () if on_meta else self.workspaces.scratch(name, args, kwargs, out)
-        self._record_course(course, results, sizes, owner, name, lasting, saved)
+        place = self.phase == "backward", self._stream()
+        course = () if on_meta else self.workspaces.scratch(name, args, kwargs, out, place)
+        self._record_course(course, results, sizes, owner, name, saved)
         self.node_band = 0.0
         doubt, lasting_bytes = self.workspaces.take_doubt()
         if doubt:
@@ -282,13 +282,12 @@ class Ledger(Listener):
         sizes: Sequence[int | None],
         owner: int,
         name: str,
-        lasting: Sequence[int],
         saved: int,
     ) -> None:
         """Record a kernel's allocations one by one, after the results that its course does not name.
 
-        Lasting workspaces are requested where the course says so, else at its end. Where a rule says that a result's
-        size is not the fake's, the measured size counts: the rule may be of another release.
+        Where a rule says that a result's size is not the fake's, the measured size counts: the rule may be of another
+        release.
         """
         band, error = self.workspaces.band(RESERVES, name), self.workspaces.band(SCRATCH, name)
         later = {step.result for step in course if isinstance(step, Result)}
@@ -315,17 +314,11 @@ class Ledger(Listener):
                     number = self._allocate(step.nbytes, owner, max(step.band, error))
                     self.entries[number].lesser, self.entries[number].empties = step.lesser, step.empties
                     self.event(number, 0)
-            else:
-                self._record_lasting(lasting, owner, name)
-                lasting = ()
-        self._record_lasting(lasting, owner, name)
+            elif step.nbytes:  # Kept by a handle.
+                self._allocate(step.nbytes, owner)
         for number in buffers:
             if number is not None:
                 self.event(number, 0)
-
-    def _record_lasting(self, sizes: Sequence[int], owner: int, name: str) -> None:
-        for nbytes in sizes:
-            self._allocate(nbytes, owner, self.workspaces.band(LASTING, name))
 
     def _allocate(self, nbytes: int, owner: int, band: float = 0.0) -> int:
         """Record memory of a kernel, and return its number."""

@@ -15,21 +15,20 @@ from ..data.units import MIB, MIN_BLOCK, round_up
 from ..live.fakes import in_kernel
 from ..live.structures import all_tensors, held_bytes
 from ..live.versions import since
-from ..ops.scratch.cuda import blas
-from ..ops.scratch.cuda import bounds as observers  # noqa: F401 - the modules register their rules
+from ..ops.scratch.cuda import blas, bounds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import (
     DOUBT,
-    LASTING,
     OF_ROWS,
     RESERVES,
     SCRATCH,
-    UNKNOWN,
     UNMODELLED,
     Alloc,
     AtMost,
     Course,
+    Handle,
     Rule,
+    Step,
     Workspace,
     most_bytes,
     variant_of,
@@ -63,7 +62,7 @@ class Workspaces:
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
         self.backend = backend
         self.keeps = backend
-        """The backend whose lasting workspaces are counted."""
+        """The backend whose libraries' handles are counted."""
         self.chip = Chip(capability)
         self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
@@ -79,8 +78,6 @@ class Workspaces:
         """By name: the error bands of the rules used."""
         self._unfreed = 0
         """Bytes that kernels tried on zeros have not been seen to free: they keep them, or free them unseen."""
-        self._passing = 0
-        """Bytes of the workspaces of cuBLAS that only the current operator uses."""
         self._trials = Trials()
         self._allocated: set[tuple[Place, str]] = set()
         self._place: Place = (False, 0)
@@ -132,41 +129,53 @@ class Workspaces:
         self._allocated.clear()
         self._unfreed = self._doubt = self._lasting_doubt = 0
 
-    def scratch(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
-        """Return a kernel's course; call :meth:`lasting` before. On the CPU, a kernel without a rule is tried."""
-        name, kwargs = self._function(SCRATCH, name, args, kwargs, out)
+    def scratch(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Place = (False, 0)
+    ) -> Course:
+        """Return a kernel's course, without handles that its place has; a CPU kernel without a rule is tried."""
+        self._place = place
+        self.cudnn.in_engine, _ = place
+        name, kwargs = self._function(name, args, kwargs, out)
         rule = SCRATCH.get((self.backend, name))
         course: Course = ()
         if rule is not None:
             course = self._by_rule(rule, name, args, kwargs, out)
         elif self.backend == "cpu":
             course = self._tried(name, args, kwargs, out)
+            if name == bounds.OBSERVER:
+                course += bounds.observers(out, *args, block=1)
+            if self.keeps == "cuda" and name in blas.PRODUCTS:
+                course += blas.cublas(self.chip, *args[:3])
         elif name in UNMODELLED["cuda"] or is_foreign(name) or is_unstudied(name):
             course = self._bounded(AtMost(None, multiplies=name not in OF_ROWS), name, args, kwargs, out)
-        passing, self._passing = self._passing, 0
-        if passing and name not in blas.ONE_PRODUCT:
-            self._note(name, passing + most_bytes(course))
-            return course
-        return (*course, Alloc(passing)) if passing else course
+        return tuple(filter(self._is_new, course))
+
+    def _is_new(self, step: Step) -> bool:
+        """Whether a step is not the workspace of a handle that the place has."""
+        if not isinstance(step, Handle):
+            return True
+        is_new = (self._place, step.name) not in self._allocated
+        self._allocated.add((self._place, step.name))
+        return is_new
 
     def _function(
-        self, rules: Mapping[tuple[str, str], Rule], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> tuple[str, dict[str, Any]]:
         """Return the function whose kernel an operator runs on CUDA, if that has a rule, and its keyword arguments."""
-        if self.backend != "cuda" or (self.backend, name) in rules:
+        if self.backend != "cuda" or ("cuda", name) in SCRATCH:
             return name, kwargs
         function, outs, copies = variant_of(name)
-        if function == name or (self.backend, function) not in rules:
+        if function == name or ("cuda", function) not in SCRATCH:
             return name, kwargs
-        if copies and rules is SCRATCH:
-            self._note(name, _reach(args, kwargs, out))
+        if copies:
+            self._bounded(AtMost(None, multiplies=True), name, args, kwargs, out)
             return name, kwargs
         return function, {key: value for key, value in kwargs.items() if key not in outs}
 
     def _by_rule(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
         answer = self._ask(rule, name, args, kwargs, out)
         if answer is None:  # It raised.
-            answer = UNKNOWN
+            answer = AtMost(None, multiplies=self.backend == "cuda")
         if self.backend == "cuda" and not since(rule.since or CUDA_FROM):
             self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
             course: Course = answer.course if isinstance(answer, AtMost) else answer
@@ -217,26 +226,6 @@ class Workspaces:
         if sizes is None:
             self._note(name, _reach(args, kwargs, out))
         return sizes or ()
-
-    def lasting(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Place = (False, 0)
-    ) -> tuple[int, ...]:
-        """Return the bytes of each lasting block that this call is the first to allocate in its place."""
-        self._place = place
-        self.cudnn.in_engine, _ = place
-        name, kwargs = self._function(LASTING, name, args, kwargs, out)
-        rule = LASTING.get((self.keeps, name))
-        if rule is None:
-            return ()
-        named = self._ask(rule, name, args, kwargs, out)
-        if named is None:
-            self._note(name, lasting=LARGEST_LASTING)
-        if not blas.are_workspaces_kept():
-            self._passing = sum(nbytes for key, nbytes in named or () if key in blas.KEYS)
-            named = [(key, nbytes) for key, nbytes in named or () if key not in blas.KEYS]
-        new_blocks = {(place, key): nbytes for key, nbytes in named or () if (place, key) not in self._allocated}
-        self._allocated.update(new_blocks)
-        return tuple(filter(None, new_blocks.values()))
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Return a rule's answer, or None if it has none or raises."""

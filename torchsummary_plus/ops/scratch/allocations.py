@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..shapes.registry import is_channels_last
-from .registry import Alloc, Course, Free, Lasting, Result, Step
+from .registry import Alloc, Course, Free, Result, Step
 
 NATIVE = "aten/src/ATen/native/"
 INT64 = 8
@@ -88,12 +88,6 @@ class Allocations:
     def temporary(self, nbytes: int) -> None:
         """Allocate a buffer and free it."""
         self.free(self.buffer(nbytes))
-
-    def multiply(self, workspace: int) -> None:
-        """Multiply matrices: request lasting workspaces, which the first call allocates, and one that is freed."""
-        self.steps.append(Lasting())
-        if workspace:
-            self.temporary(workspace)
 
     def append(self, course: Iterable[Step]) -> range:
         """Append another course, whose buffers count from 0, and return the numbers that its buffers get."""

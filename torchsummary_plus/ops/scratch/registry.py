@@ -1,7 +1,7 @@
 """Registry of kernel memory that the dispatcher does not see: backend and operator -> rules.
 
-There are three kinds. *Scratch* lives while the kernel runs. A *reserve* is a result whose size the fake kernel does
-not know; it lives as long as the result. A *lasting* workspace is allocated by the first call and kept.
+There are two kinds. *Scratch* lives while the kernel runs, except for the workspaces that a library's handle keeps. A
+*reserve* is a result whose size the fake kernel does not know; it lives as long as the result.
 """
 
 from __future__ import annotations
@@ -85,12 +85,14 @@ class Workspace(NamedTuple):
     empties: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lasting:
-    """The kernel requests its lasting workspaces; if its course does not say when, it does so after everything else."""
+class Handle(NamedTuple):
+    """The kernel takes a library's handle, whose workspace its first call in a thread and stream allocates for good."""
+
+    name: str
+    nbytes: int
 
 
-Step = Result | Alloc | Free | Workspace | Lasting
+Step = Result | Alloc | Free | Workspace | Handle
 
 Course = tuple[Step, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""
@@ -113,8 +115,8 @@ UNKNOWN = AtMost(None)
 
 
 def at_peak(nbytes: int) -> Course:
-    """Return the course of a kernel that takes so many bytes beside its results and lasting workspaces."""
-    return Lasting(), Workspace(max(0, nbytes))
+    """Return the course of a kernel that takes so many bytes beside its results."""
+    return (Workspace(max(0, nbytes)),)
 
 
 def most_bytes(course: Course) -> int:
@@ -150,9 +152,6 @@ A peak is a maximum and need not grow linearly with the batch; a course's steps 
 
 RESERVES: dict[tuple[str, str], Rule] = {}
 """-> bytes per result tensor; None for a tensor whose fake size is right."""
-
-LASTING: dict[tuple[str, str], Rule] = {}
-"""-> (name, bytes) pairs; a name that is already allocated adds nothing."""
 
 OF_ROWS = frozenset(
     f"aten::{name}" for name in ("_sparse_coo_tensor_with_dims_and_tensors", "_coalesce", "sparse_mask")
@@ -255,7 +254,6 @@ def _register(
 
 scratch = partial(_register, SCRATCH)
 reserve = partial(_register, RESERVES)
-lasting = partial(_register, LASTING)
 
 
 _COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")

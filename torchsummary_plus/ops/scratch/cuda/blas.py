@@ -21,34 +21,18 @@ from ....data.capability import Capability, Chip
 from ....data.units import MIB, round_up
 from ....live.versions import since
 from ...shapes.registry import is_dense
-from ..registry import Alloc, AtMost, Course, Result, lasting, scratch
+from ..registry import UNKNOWN, Alloc, AtMost, Course, Handle, Result, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
-INTO_ANOTHER_DTYPE = ("mm.dtype", "addmm.dtype", "bmm.dtype", "baddbmm.dtype")
-TWO_MATRICES = ("mm", "mm.dtype", "addmm", "addmm.dtype", "_addmm_activation")
-TWO_BATCHES = ("bmm", "bmm.dtype", "baddbmm", "baddbmm.dtype")
-PRODUCTS = (
-    *INTO_ANOTHER_DTYPE,
-    *("mm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"),
-    *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
-)
-"""Operators that request a cuBLAS handle, which comes with a workspace."""
-
-ONE_PRODUCT = frozenset(
+PRODUCTS = frozenset(
     f"aten::{name}"
     for name in (
-        *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv"),
-        *("dot", "vdot", "linear", "_grouped_mm"),
-        *INTO_ANOTHER_DTYPE,
+        *("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear", "addbmm"),
+        *("mm.dtype", "addmm.dtype", "bmm.dtype", "baddbmm.dtype"),
     )
 )
-"""Those that multiply once, at the end, beside everything else that they allocate."""
-
-KEYS = ("cublas", "cublaslt")
-"""The names of these workspaces."""
-Kept = tuple[tuple[str, int], ...]
-"""The names and bytes of lasting workspaces."""
+"""Operators that multiply with cuBLAS."""
 
 KEPT_UNTIL = "2.15"
 """The first release that frees them after each product. Measured on 2.13 and 2.15; 2.14.1 lacks the variable below."""
@@ -76,21 +60,15 @@ def workspace_bytes(chip: Capability) -> int:
     return 32 * MIB if chip[0] >= 9 else 1024 * (2 * 4096 + 8 * 16)
 
 
-def passing_bytes(chip: Capability) -> int:
-    """Return the bytes of the workspace that a product allocates and frees; 0 if torch keeps it."""
-    return 0 if are_workspaces_kept() else workspace_bytes(chip)
+def cublas(chip: Capability, *factors: Any) -> tuple[Handle | Alloc, ...]:
+    """Return cuBLAS's workspace, which each thread's handle keeps, or torch frees after each product.
 
-
-@lasting("cuda", *(f"aten::{name}" for name in PRODUCTS), source=HANDLES)
-def cublas(chip: Capability, out: Any, *args: Any, **__: Any) -> Kept:
-    """One workspace per thread and stream that multiply, since each thread has its own handle."""
-    return () if _needs_no_handle(*args[:3]) else (("cublas", workspace_bytes(chip)),)
-
-
-@lasting("cuda", "aten::bmm", source=HANDLES)
-def cublas_of_a_batch(chip: Capability, out: Any, a: Any, b: Any, **__: Any) -> Kept:
-    """As :func:`cublas`, unless Triton multiplies."""
-    return () if is_outer_product(a, b) else cublas(chip, out, a, b)
+    There is none for a product without elements to add up.
+    """
+    if any(factor.dim() > 1 and not factor.numel() for factor in _tensors(factors)):
+        return ()
+    nbytes = workspace_bytes(chip)
+    return (Handle("cublas", nbytes) if are_workspaces_kept() else Alloc(nbytes),)
 
 
 def is_outer_product(a: Any, b: Any) -> bool:
@@ -110,59 +88,78 @@ def _has_outer_products() -> bool:
     return kernel.is_dir() and has_triton and os.environ.get("TORCH_DISABLE_NATIVE_JIT", "0") != "1"
 
 
-def _needs_no_handle(*factors: Any) -> bool:
-    """Whether a product has no elements to add up, or sparse factors, which cuSPARSE multiplies with its own handle.
-
-    Source: aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp.
-    """
-    tensors = _tensors(factors)
-    is_sparse = any(tensor.layout is not torch.strided for tensor in tensors)
-    return is_sparse or any(tensor.dim() > 1 and not tensor.numel() for tensor in tensors)
-
-
 ONE_WORKSPACE_SINCE = "2.13"
 """The first release on which cublasLt shares cuBLAS's workspace, or takes its own alone; measured on 2.11 and 2.13."""
 
 
-@lasting("cuda", "aten::addmm", "aten::_addmm_activation", source=HANDLES)
-def cublas_with_bias(chip: Capability, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any) -> Kept:
+scratch("cuda", "aten::dot", "aten::vdot", "aten::linear", source=HANDLES)(
+    lambda chip, out, *operands, **_: cublas(chip, *operands)
+)
+
+
+@scratch(
+    "cuda", "aten::addbmm", "aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd", source=HANDLES
+)
+def several(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course | AtMost:
+    """The workspace, beside some of what the operator allocates for several products."""
+    course = cublas(chip, *operands[:3])
+    return course if are_workspaces_kept() or not course else AtMost(course[0].nbytes)
+
+
+@scratch("cuda", "aten::mm", "aten::mm.dtype", "aten::addmm.dtype", source=SOURCE)
+def product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course | AtMost:
+    """Copies of unreadable factors of a matrix product, the last two matrices, which an addend may precede."""
+    a, b = _tensors(operands)[-2:]
+    if _is_for_cusparse(a, b):
+        return UNKNOWN
+    return *_copies(a, b, is_readable=_is_multiplied_in_place), *cublas(chip, *operands)
+
+
+def _is_for_cusparse(*factors: Any) -> bool:
+    """Whether a factor is sparse, which cuSPARSE multiplies with a handle of its own.
+
+    Source: aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp.
+    """
+    return any(factor.layout is not torch.strided for factor in factors)
+
+
+@scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE)
+def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any) -> Course | AtMost:
     """A bias for each column is added by cublasLt, with a workspace of its own before torch 2.13 and from 2.15 on.
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
     """
-    own = () if _needs_no_handle(a, b) else (("cublas", workspace_bytes(chip)),)
+    if _is_for_cusparse(a, b):
+        return UNKNOWN
+    copies, own = _copies(a, b, is_readable=_is_multiplied_in_place), cublas(chip, a, b)
     is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
     usual = "1" if since(ONE_WORKSPACE_SINCE) else "0"
     is_shared = are_workspaces_kept() and os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", usual) == "1"
     if not own or is_shared or not is_row or beta != 1 or min(b.shape) <= 1:
-        return own
-    by_lt = (("cublaslt", 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))),)
-    return by_lt if since(ONE_WORKSPACE_SINCE) else (*own, *by_lt)
+        return *copies, *own
+    nbytes = 1024 * int(os.environ.get("CUBLASLT_WORKSPACE_SIZE", 1024))
+    by_lt = Handle("cublaslt", nbytes) if are_workspaces_kept() else Alloc(nbytes)
+    return *copies, *(() if since(ONE_WORKSPACE_SINCE) else own), by_lt
 
 
-@scratch("cuda", *(f"aten::{name}" for name in TWO_MATRICES), source=SOURCE)
-def product(out: Any, *operands: Any, **_: Any) -> Course:
-    """Copies of unreadable factors of a matrix product, the last two matrices, which an addend may precede."""
-    return _copies(*_tensors(operands)[-2:], is_readable=_is_multiplied_in_place)
-
-
-@scratch("cuda", *(f"aten::{name}" for name in TWO_BATCHES), source=SOURCE)
-def batch_product(out: Any, *operands: Any, **_: Any) -> Course:
+@scratch("cuda", "aten::bmm", "aten::bmm.dtype", "aten::baddbmm", "aten::baddbmm.dtype", source=SOURCE)
+def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course:
     """Copies of unreadable factors of a batched product, which Triton's outer products read in place."""
     *added, a, b = _tensors(operands)
     if not added and is_outer_product(a, b):
         return ()
-    return _copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out))
+    return *_copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out)), *cublas(chip, *operands)
 
 
 @scratch("cuda", "aten::mv", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, mv and addmv_out")
-def by_vector(out: Any, *operands: Any, **_: Any) -> Course:
+def by_vector(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course:
     """Copies of an expanded vector, and of a matrix whose rows and columns are both apart."""
     matrix, vector = _tensors(operands)[-2:]
     if not matrix.numel():
         return ()
     copies = () if vector.stride(0) or vector.numel() == 1 else (Alloc(vector.nbytes),)
-    return *copies, *_copies(matrix, is_readable=lambda read: 1 in read.stride() or 1 in read.shape)
+    read = _copies(matrix, is_readable=lambda read: 1 in read.stride() or 1 in read.shape)
+    return *copies, *read, *cublas(chip, *operands)
 
 
 def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
@@ -215,24 +212,13 @@ MAPS = 4 * 128
 
 @scratch("cuda", "aten::_grouped_mm", source=GROUPED)
 def grouped(chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Course | AtMost:
-    """In one kernel, its arguments for each group, then descriptors for each multiprocessor; else product by product.
+    """In one kernel, its arguments for each group, then descriptors for each multiprocessor; else by cuBLAS in turn.
 
     Two addresses of a tensor are aligned together.
     """
-    if not _is_one_kernel(chip, a, b):
-        return ()
+    if chip not in (HOPPER, BLACKWELL) or not a.dtype is b.dtype is torch.bfloat16:
+        return cublas(chip, a, b)
     groups = next((len(factor) for factor in (a, b) if factor.dim() == 3), 0) or len(offs)
     arguments = 3 * POINTER * round_up(groups, 2) + (STRIDES + SIZES) * groups
     course = Result(0), Alloc(arguments), Alloc(MAPS * chip.multiprocessors)
     return course if chip == HOPPER else AtMost(3 * course[2].nbytes, course)
-
-
-def _is_one_kernel(chip: Chip, a: Any, b: Any) -> bool:
-    return chip in (HOPPER, BLACKWELL) and a.dtype is b.dtype is torch.bfloat16
-
-
-@lasting("cuda", "aten::_grouped_mm", source=GROUPED)
-def cublas_of_groups(chip: Chip, out: Any, a: Any, b: Any, *_: Any, **__: Any) -> Kept:
-    """The workspace of cuBLAS where it multiplies one batch, or one group after another."""
-    is_batch = a.numel() and b.numel() and not _is_one_kernel(chip, a, b)
-    return (("cublas", workspace_bytes(chip)),) if is_batch else ()

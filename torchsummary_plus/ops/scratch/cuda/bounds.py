@@ -7,7 +7,6 @@ results; ``peak_range`` has room for the bound. The factors hold for the records
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,8 +14,8 @@ import torch
 
 from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
-from ..allocations import INT64, NATIVE
-from ..registry import DOUBT, OLDEST, AtMost, Register, lasting, reserve, scratch
+from ..allocations import INT64
+from ..registry import DOUBT, OLDEST, AtMost, Course, Handle, Register, reserve, scratch
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
 SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's storage for sorts and scans"
@@ -84,7 +83,7 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar", "ldexp.Tensor"),
     ),
     Bound(4): (
-        *(OBSERVER.removeprefix("aten::"), "segment_reduce", "_segment_reduce_backward"),
+        *("segment_reduce", "_segment_reduce_backward"),
         *("_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor"),
     ),
     Bound(3, indices=1): ("logsumexp",),
@@ -175,8 +174,8 @@ def unique_rows(
     return None, None if inverse else 0, None if counts else 0
 
 
-def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int) -> tuple[tuple[int, int], ...]:
-    """Return the storages that the first call enlarges, and by how many bytes, in blocks of so many.
+def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int = MIN_BLOCK) -> Course:
+    """Return the storages that the first call enlarges, by what they grow in blocks of so many bytes.
 
     With a scale per channel, which is the first axis, it resizes the least and largest values, scales and zero points.
     """
@@ -184,12 +183,11 @@ def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int
     is_per_channel = settings[4:5] and settings[4]
     if not is_per_channel or buffers[0].numel():
         return ()
-    growth = [round_up(len(x) * each.element_size(), block) - round_up(each.nbytes, block) for each in buffers]
-    return tuple((each.untyped_storage()._cdata, more) for each, more in zip(buffers, growth) if more)
+    growth = [round_up(len(x) * t.element_size(), block) - round_up(t.nbytes, block) for t in buffers]
+    return tuple(Handle(str(t.untyped_storage()._cdata), more) for t, more in zip(buffers, growth) if more)
 
 
-for _device, _file, _block in (
-    ("cuda", "aten/src/ATen/native/quantized/cuda/FusedObsFakeQuant.cu", MIN_BLOCK),
-    ("cpu", f"{NATIVE}quantized/cpu/fused_obs_fake_quant.cpp", 1),
-):
-    lasting(_device, OBSERVER, source=_file)(partial(observers, block=_block))
+@_bounds(OBSERVER.removeprefix("aten::"))
+def observed(out: Any, *args: Any) -> AtMost:
+    """As many copies as other bounds; source: quantized/cuda/FusedObsFakeQuant.cu."""
+    return Bound(4)(out, *args)._replace(course=observers(out, *args))

@@ -24,8 +24,8 @@ from ....data.capability import Capability, Chip
 from ...backends import FORMATS, allows_tf32, takes_cudnn
 from ...shapes.registry import is_channels_last
 from ..allocations import Allocations, buffers, copied, copies, suggested
-from ..registry import Alloc, AtMost, Course, Result, Workspace, lasting, reserve, scratch
-from .blas import HANDLES, Kept, are_workspaces_kept, passing_bytes, workspace_bytes
+from ..registry import Alloc, AtMost, Course, Result, Workspace, reserve, scratch
+from .blas import cublas
 from .cudnn.backend import Kind, Question
 from .cudnn.queries import Cudnn
 from .cudnn.table import guess, trials_bytes
@@ -173,31 +173,13 @@ def convolution_backward(
     return steps.course()
 
 
-def _multiplies(chip: Chip, x: Any, weight: Any, settings: tuple[Any, ...]) -> bool:
-    """Whether the convolution multiplies columns."""
-    if not x.numel():
-        return False
-    _, image, kernel = operands(x, weight)
-    return route(described(x, *settings), image, kernel, chip) is Route.COLUMNS
-
-
-@lasting("cuda", "aten::convolution", "aten::_convolution", source=HANDLES)
-def forward_handle(chip: Chip, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> Kept:
-    """Return cuBLAS's workspace for columns, if torch keeps it; else it is in the course."""
-    is_requested = are_workspaces_kept() and _multiplies(chip, x, weight, settings)
-    return (("cublas", workspace_bytes(chip)),) if is_requested else ()
-
-
-lasting("cuda", "aten::convolution_backward", source=HANDLES)(
-    lambda chip, out, grad, *call: forward_handle(chip, out, *call)
-)
-
-
 @reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
 def unfolded_storage(chip: Chip, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> tuple[int | None, ...]:
     """Return the bytes of the storage of a transposed volume: ``slow_conv_transpose3d`` resizes its input's shape."""
-    *_, transposed, _, groups = settings[:6]
-    is_resized = transposed and groups == 1 and x.dim() == 5 and _multiplies(chip, x, weight, settings)
+    conv = described(x, *settings)
+    if not conv.transposed or conv.groups > 1 or x.dim() != 5 or not x.numel():
+        return ()
+    is_resized = route(conv, as_image(x), as_image(weight), chip) is Route.COLUMNS
     return (max(out.nbytes, x.nbytes),) if is_resized else ()
 
 
@@ -311,7 +293,7 @@ def _columns(conv: Convolution, x: Tensor, weight: Tensor, y: Sequence[int]) -> 
 def _bound(conv: Convolution, chip: Chip, x: Tensor, weight: Tensor, y: Sequence[int]) -> AtMost:
     """Return the bound of a rare one: columns, and each tensor copied, in parts and as parts."""
     tensors = x.nbytes + weight.nbytes + prod(y) * x.itemsize
-    return AtMost(3 * tensors + _columns(conv, x, weight, y) + passing_bytes(chip))
+    return AtMost(3 * tensors + _columns(conv, x, weight, y), cublas(chip))
 
 
 def forward_columns(
@@ -336,7 +318,7 @@ def forward_columns(
             steps.buffer(prod(y) // groups * x.itemsize)
         unfolded = steps.buffer(0 if is_image else _columns(conv, x, weight, y))
         ones = steps.buffer(prod(y[2:]) * x.itemsize if biased and conv.transposed else 0)
-        steps.multiply(passing_bytes(chip))
+        steps.free(*steps.append(cublas(chip)))
         steps.free(ones, unfolded, read)
     if groups > 1:
         steps.result(0)
@@ -372,7 +354,7 @@ def _backward(
 ) -> None:
     """Allocate the gradients, as far as ``wanted``, of a group; ``take`` allocates the result at a place, or a part."""
     for_input, for_weight, for_bias = wanted
-    of_weight, workspace = int(for_input), passing_bytes(chip)
+    of_weight, workspace = int(for_input), cublas(chip)
     # The bias's is the sum of a contiguous gradient over all axes but the channels'.
     summed = sum_course(chip, torch.empty_like(grad, memory_format=ROWS), (0, 2, 3)) if for_bias else ()
     if conv.transposed:  # Two kernels, each of which copies the gradient.
@@ -380,13 +362,13 @@ def _backward(
             ready = steps.buffer(copied(grad))
             take(0)
             unfolded = steps.buffer(columns)
-            steps.multiply(workspace)
+            steps.free(*steps.append(workspace))
             steps.free(unfolded, ready)
         for place in range(of_weight, sum(wanted)):
             take(place)
         held = steps.append(buffers(copied(grad), columns)) if for_weight else ()
         if for_weight:
-            steps.multiply(workspace)
+            steps.free(*steps.append(workspace))
         steps.append(summed)
         steps.free(*reversed(held))
         return
@@ -395,12 +377,12 @@ def _backward(
         take(0)
     unfolded = steps.buffer(columns if for_input else 0)
     if for_input:
-        steps.multiply(workspace)
+        steps.free(*steps.append(workspace))
     if for_bias:
         take(of_weight + for_weight)
         steps.append(summed)
     if for_weight:
         take(of_weight)
         unfolded = unfolded if for_input else steps.buffer(columns)
-        steps.multiply(workspace)
+        steps.free(*steps.append(workspace))
     steps.free(unfolded, ready)

@@ -12,7 +12,7 @@ from typing import Any
 from ....data.capability import Chip
 from ....data.units import MIB, round_up
 from ..allocations import copies
-from ..registry import Alloc, Course, Result, lasting, reserve, scratch
+from ..registry import Alloc, Course, Handle, Result, reserve, scratch
 
 CUDNN_RNN = (
     "cudnnGetRNNTempSpaceSizes of cuDNN 9.20; as printed in pytorch/pytorch#2895, 4 layers of 320 at 25,000 steps"
@@ -132,18 +132,11 @@ def _run(
     return recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes), train
 
 
-@reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1, calibrated=False)
+@reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1)
 def cudnn_rnn(out: Any, *call: Any) -> tuple[int | None, ...]:
     """cuDNN's reserve for the backward."""
     run, trains = _run(*call)
     return None, None, None, run.reserve_bytes if trains else 0, None
-
-
-@scratch("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.5, calibrated=False)
-def cudnn_rnn_scratch(out: Any, x: Any, *call: Any) -> Course:
-    """A copy of a non-contiguous input, and the workspace."""
-    run, trains = _run(x, *call)
-    return (*copies(x), Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes(trains)), Result(3))
 
 
 STATES = "aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_init_dropout_state; cudnnDropoutGetStatesSize as an H100 answered"
@@ -151,8 +144,11 @@ STATES_PER_THREAD = 24
 """Bytes of dropout's random states for each thread that a GPU holds."""
 
 
-@lasting("cuda", "aten::_cudnn_rnn", source=STATES, calibrated=False)
-def dropout_states(chip: Chip, out: Any, *call: Any) -> tuple[tuple[str, int], ...]:
-    """The random states of dropout between layers, which torch keeps."""
-    run, _trains = _run(*call)
-    return (("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD),) if run.dropout else ()
+@scratch("cuda", "aten::_cudnn_rnn", source=f"{CUDNN_RNN}; {STATES}", band=0.5, calibrated=False)
+def cudnn_rnn_scratch(chip: Chip, out: Any, x: Any, *call: Any) -> Course:
+    """A copy of a non-contiguous input, the workspace, and the random states of dropout, which torch keeps."""
+    run, trains = _run(x, *call)
+    workspace = Alloc(run.workspace_bytes(trains))
+    states = Handle("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD)
+    kept = (states,) if run.dropout else ()
+    return (*copies(x), Result(0), Result(1), Result(2), Result(4), workspace, Result(3), *kept)
