@@ -157,16 +157,12 @@ class Codec:
 
     def _union(self, inner: tuple[Any, ...]) -> Way:
         ways = {get_origin(kind) or kind: self.way(kind) for kind in inner}
-        names = {kind: frozenset(self._hints(kind)) for kind in inner if is_dataclass(kind) and isinstance(kind, type)}
-
-        def nearest(keys: frozenset[str]) -> Any:
-            """Return the dataclass with exactly these fields, else that which needs no others and has most of them."""
-            fitting = [kind for kind in names if names[kind] == keys or _needed(kind) <= keys]
-            most = max(fitting, key=lambda kind: (names[kind] == keys, len(names[kind] & keys)), default=None)
-            return most or next(iter(names), None)
+        classes = [kind for kind in inner if is_dataclass(kind) and isinstance(kind, type)]
 
         def back(data: Any) -> Any:
-            kind = tuple if type(data) is list else nearest(frozenset(data)) if type(data) is dict else type(data)
+            kind = tuple if type(data) is list else type(data)
+            if kind is dict and classes:  # The first class of which no field is missing.
+                kind = next((each for each in classes if data.keys() >= _needed(each)), classes[0])
             if kind not in ways:
                 raise InputError(f"{describe(data)} is not one of {', '.join(way.__name__ for way in ways)}")
             return ways[kind].back(data)
