@@ -10,13 +10,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from torchsummary_plus.live import compat
 from torchsummary_plus.ops.macs import multiply_adds
+from torchsummary_plus.table.forward import _has_no_kernel
 
 Run = Callable[[], Any]
 Context = Callable[[], AbstractContextManager[Any]]
 
 CONTEXTS: dict[str, Context] = {"grad": torch.enable_grad, "no_grad": torch.no_grad, "inference": torch.inference_mode}
-"""In the last, and only there, composite operators such as linear or einsum are seen whole."""
+"""In the last, torch shows modes composite operators such as einsum whole, and a pass decomposes them."""
 
 
 class Count(TorchDispatchMode):
@@ -31,6 +33,11 @@ class Count(TorchDispatchMode):
         self.seen: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_inference_mode_enabled() and isinstance(func, torch._ops.OpOverload):
+            composite = compat.composite_kernel(func)
+            if composite is not None and _has_no_kernel(func, args):
+                with self:
+                    return composite(*args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         macs = multiply_adds(func, args, kwargs or {}, out)
         assert macs is None or type(macs) is int

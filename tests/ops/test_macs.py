@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -144,33 +142,3 @@ def test_each_gradient_of_a_convolution_costs_its_forward(convolve: Any, stride:
     assert count(lambda: convolve(x, frozen, stride=stride, groups=groups).sum().backward(), torch.enable_grad) == (
         2 * forward
     )
-
-
-@st.composite
-def einsums(draw: st.DrawFn) -> tuple[str, list[tuple[int, ...]]]:
-    """Equations of one to four operands: repeated labels, broadcast axes, ellipses, an output left out."""
-    size = {letter: draw(st.integers(2, 4)) for letter in "abcde"}
-    hidden = draw(st.sampled_from([(), (2,), (3, 2)]))
-    terms: list[str] = []
-    shapes: list[tuple[int, ...]] = []
-    for _ in range(draw(st.integers(1, 4))):
-        letters = draw(st.lists(st.sampled_from("abcde"), min_size=1, max_size=3))
-        lengths = {letter: draw(st.sampled_from([size[letter], size[letter], 1])) for letter in letters}
-        wide = hidden and draw(st.booleans())
-        terms.append(("..." if wide else "") + "".join(letters))
-        shapes.append((*(hidden if wide else ()), *(lengths[letter] for letter in letters)))
-    used = sorted({letter for term in terms for letter in term if letter != "."})
-    output = draw(st.lists(st.sampled_from(used), unique=True, max_size=3))
-    ellipsis = "..." if hidden and any("." in term for term in terms) and draw(st.booleans()) else ""
-    arrow = draw(st.sampled_from(["", f"->{ellipsis}{''.join(output)}"]))
-    return ",".join(terms) + arrow, shapes
-
-
-@settings(max_examples=150, deadline=None)
-@given(einsums())
-def test_einsum_seen_whole_costs_what_it_is_made_of(drawn: tuple[str, list[tuple[int, ...]]]) -> None:
-    equation, shapes = drawn
-    operands = [torch.ones(shape) for shape in shapes]
-    parts = count(lambda: torch.einsum(equation, *operands))
-    assert count(lambda: torch.einsum(equation, *operands), torch.inference_mode) == parts
-    assert torchs_own(lambda: torch.einsum(equation, *operands)) == parts

@@ -73,11 +73,6 @@ def takes_onednn(
     return is_large and (not is_pointwise or x.shape[0] >= 16 or torch.get_num_threads() > 1)
 
 
-def keeps_last(x: Any, *call: Any) -> bool:
-    """Whether the result of a channels-last convolution is channels-last too; for volumes, only oneDNN's is."""
-    return x.dim() == 4 or takes_onednn(x, *call)
-
-
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 MOST_IN_TRAINING, MOST_IN_EVALUATION = 880801, 65535

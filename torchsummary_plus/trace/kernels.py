@@ -407,8 +407,6 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
         if func._schema.returns or not func._schema.is_mutable:
             raise
         return None
-    if func is ATTENTION and not kwargs.get("need_weights", args[10] if len(args) > 10 else True):
-        return out[0], None  # Its meta kernel returns an empty tensor instead.
     return out
 
 
@@ -485,8 +483,9 @@ _ONE_DTYPE = {
 }
 """Operators that require a single dtype."""
 
-ATTENTION = torch.ops.aten._native_multi_head_attention.default
-_MASKED = {torch.ops.aten._transformer_encoder_layer_fwd.default, ATTENTION}
+_MASKED = {
+    getattr(torch.ops.aten, name).default for name in ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
+}
 """Likewise, except for a boolean mask."""
 
 _NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("batch", "layer", "group")}

@@ -33,11 +33,10 @@ def _unpacked(weight: Any) -> Tensor | None:
 
 @register_formula(
     *names("""
-        aten:: conv1d conv2d conv3d _convolution_mode cudnn_convolution cudnn_convolution_relu
-        cudnn_convolution_add_relu miopen_convolution miopen_convolution_relu miopen_convolution_add_relu
-        miopen_depthwise_convolution mkldnn_convolution _mps_convolution _nnpack_spatial_convolution thnn_conv2d
-        _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d _conv_depthwise2d
-        conv_depthwise3d
+        aten:: cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution
+        miopen_convolution_relu miopen_convolution_add_relu miopen_depthwise_convolution mkldnn_convolution
+        _mps_convolution _nnpack_spatial_convolution _slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d
+        slow_conv_dilated3d _conv_depthwise2d conv_depthwise3d
         quantized:: conv1d conv1d_relu conv1d_dynamic conv2d conv2d_relu conv2d_dynamic conv3d conv3d_relu
         conv3d_dynamic
         _quantized:: conv2d conv2d_relu conv3d conv3d_relu
@@ -50,8 +49,8 @@ def _convolution(result: Tensor, x: Tensor, weight: Any, *_: Any, **__: Any) -> 
 
 @register_formula(
     *names("""
-        aten:: conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution_transpose
-        miopen_convolution_transpose _mps_convolution_transpose slow_conv_transpose2d slow_conv_transpose3d
+        aten:: cudnn_convolution_transpose miopen_convolution_transpose _mps_convolution_transpose
+        slow_conv_transpose2d slow_conv_transpose3d
         quantized:: conv_transpose1d conv_transpose1d_dynamic conv_transpose2d conv_transpose2d_dynamic
         conv_transpose3d conv_transpose3d_dynamic
         _quantized:: conv_transpose1d conv_transpose2d
@@ -93,15 +92,6 @@ def _scores(
         return None
     widths = of_query * query.shape[-1] + of_value * value.shape[-1]
     return prod(query.shape[:-1]) * key.shape[keys] * widths
-
-
-@register_formula("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math")
-def _broadcast_attention(result: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int | None:
-    """Batch axes of length 1 broadcast here; the output has them in full, and its rows are the queries."""
-    output = result if isinstance(result, Tensor) else result[0]
-    if query.is_nested or key.is_nested:
-        return None
-    return prod(output.shape[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1])
 
 
 @register_formula("aten::_native_multi_head_attention", "aten::_triton_multi_head_attention")
@@ -171,17 +161,8 @@ for _words, _formula in _FORMULAS.items():
     register_formula(*names(_words))(_formula)
 
 
-@register_formula(*names("aten:: lstm gru rnn_tanh rnn_relu _lstm_mps"))
-def _recurrent(result: Any, x: Tensor, *rest: Any, **_: Any) -> int:
-    """The weights of all layers and directions are the last list of tensors, after the states."""
-    weights = [value for value in rest if isinstance(value, (list, tuple))][-1]
-    return _steps(x) * _matrices(weights)
-
-
 @register_formula(
     *names("""
-        aten:: lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell quantized_lstm_cell quantized_gru_cell
-        quantized_rnn_tanh_cell quantized_rnn_relu_cell
         quantized:: quantized_lstm_cell_dynamic quantized_gru_cell_dynamic quantized_rnn_tanh_cell_dynamic
         quantized_rnn_relu_cell_dynamic
     """)

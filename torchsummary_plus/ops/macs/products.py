@@ -1,4 +1,4 @@
-"""Multiply-adds of products: of dense, packed, sparse or ragged matrices, bilinear forms and Einstein sums.
+"""Multiply-adds of products: of dense, packed, sparse or ragged matrices, and of bilinear forms.
 
 A formula reads shapes and layouts, never values. A sum of k products is k multiply-adds; biases, scales and
 activations fused into the operator are free. ``result`` is what the operator returned; its own arguments follow.
@@ -6,7 +6,7 @@ activations fused into the operator are free. ``result`` is what the operator re
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -74,8 +74,6 @@ def _left_right(result: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any)
     *names("""
         aten:: _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
         _weight_int4pack_mm_with_scales_and_zeros _mixed_dtypes_linear _dyn_quant_matmul_4bit
-        fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation fbgemm_linear_fp16_weight
-        fbgemm_linear_fp16_weight_fp32_activation _wrapped_quantized_linear_prepacked
         _quantized:: _wrapped_quantized_linear_prepacked wrapped_fbgemm_linear_fp16_weight wrapped_quantized_linear
         linear linear_dynamic
         quantized:: linear linear_relu linear_leaky_relu linear_tanh linear_dynamic linear_relu_dynamic
@@ -100,11 +98,8 @@ _FORMULAS: dict[str, Formula] = {
     # Every point of a regular grid, in homogeneous coordinates, times its image's matrix.
     "aten:: affine_grid_generator cudnn_affine_grid_generator":
         lambda result, theta, *_, **__: result.numel() * theta.shape[-1],
-    "aten:: affine_grid_generator_backward cudnn_affine_grid_generator_backward":
+    "aten:: cudnn_affine_grid_generator_backward":
         lambda result, grad, *_, **__: grad.numel() * result.shape[-1],
-    "aten:: inner": lambda result, left, right, **_: product(result, left, right) if left.dim() and right.dim() else 0,
-    # A product of two vectors; batches are multiplied element by element and reduced, which is free.
-    "aten:: linalg_vecdot": lambda result, x, y, **_: product(result, x, y) if x.dim() == y.dim() == 1 else 0,
     "aten:: _foreach_mm":
         lambda result, lefts, rights, **_: sum(out.numel() * left.shape[-1] for out, left in zip(result, lefts)),
     "aten:: _sparse_mm_reduce_impl": lambda result, left, right, reduce: product(result[0], left, right),
@@ -112,19 +107,9 @@ _FORMULAS: dict[str, Formula] = {
     # The gradients of input and weight cost one forward each.
     "aten:: linear_backward mkldnn_linear_backward":
         lambda result, x, grad, weight, wanted, **_: grad.numel() * weight.shape[-1] * sum(wanted[:2]),
-    # Each weight meets one pair of elements per row: one multiply-add.
-    "aten:: bilinear": lambda result, x, y, weight, bias=None: prod(x.shape[:-1]) * weight.numel(),
 }  # fmt: skip
 for _words, _formula in _FORMULAS.items():
     register_formula(*names(_words))(_formula)
-
-
-@register_formula("aten::tensordot")
-def _tensordot(
-    result: Tensor, left: Tensor, right: Tensor, of_left: Sequence[int], of_right: Sequence[int], **_: Any
-) -> int:
-    """An axis of length 1 broadcasts against a longer one, which is summed first; that is free."""
-    return result.numel() * prod(min(left.shape[i], right.shape[j]) for i, j in zip(of_left, of_right))
 
 
 @register_formula("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
@@ -143,45 +128,3 @@ def _trilinear(result: Tensor, a: Tensor, b: Tensor, c: Tensor, *axes: Any, **_:
         for axis in sorted(missing):
             shape.insert(axis, 1)
     return prod(torch.broadcast_shapes(*shapes))
-
-
-Lengths = Mapping[Hashable, int]
-"""The length of each labelled axis of an operand; axes of length 1 broadcast and are left out."""
-
-
-@register_formula("aten::einsum")
-def _einsum(
-    result: Tensor, equation: str, operands: Sequence[Tensor] = (), *, path: Sequence[int] | None = None, **_: Any
-) -> int:
-    """Contract two operands at a time, in torch's order, summing axes as soon as nothing else needs them.
-
-    A pair that shares a summed axis is a matrix product; other pairs are element-wise, so free.
-    """
-    terms, labels_out = _labelled(equation, operands)
-    total = 0
-    for step in range(len(terms) - 1):
-        i, j = sorted(path[2 * step : 2 * step + 2]) if path else (0, 1)
-        b, a = terms.pop(j), terms.pop(i)
-        needed = labels_out.union(*terms)
-        both = a.keys() & b.keys()
-        pair = {label: n for label, n in {**a, **b}.items() if label in needed or label in both}
-        total += prod(pair.values()) if both - needed else 0
-        terms.insert(len(terms) if path else 0, {label: n for label, n in pair.items() if label in needed})
-    return total
-
-
-def _labelled(equation: str, operands: Sequence[Tensor]) -> tuple[list[Lengths], set[Hashable]]:
-    """Return the axis lengths of the operands and the output's labels; ellipsis axes are -1, -2, ... from the right."""
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
-    labels: list[list[Hashable]] = []
-    for term, operand in zip(inputs.split(","), operands):
-        before, ellipsis, after = term.partition("...")
-        unnamed = operand.dim() - len(before) - len(after)
-        labels.append([*before, *(range(-unnamed, 0) if ellipsis else ()), *after])
-    lengths: list[Lengths] = [
-        {label: n for label, n in zip(of_one, operand.shape) if n != 1} for of_one, operand in zip(labels, operands)
-    ]
-    hidden = {label for of_one in labels for label in of_one if isinstance(label, int)}
-    if not arrow:
-        return lengths, {letter for letter in inputs if inputs.count(letter) == 1} | hidden
-    return lengths, set(output.replace("...", "")) | (hidden if "..." in output else set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -21,8 +22,6 @@ from .registry import (
     fresh,
     in_format_of,
     is_channels_last,
-    is_contiguous,
-    numel,
     rule,
     strides_in_format,
     sure,
@@ -39,7 +38,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Out:
     axis = axis_of(dim, first.dim())
     rest = (*first.shape[:axis], *first.shape[axis + 1 :])
     sure(first.dim() and all(t.dim() == first.dim() for t in tensors))
-    sure(all((*t.shape[:axis], *t.shape[axis + 1 :]) == rest for t in tensors) and all(numel(t.shape) for t in tensors))
+    sure(all((*t.shape[:axis], *t.shape[axis + 1 :]) == rest for t in tensors) and all(t.numel() for t in tensors))
     shape = (*first.shape[:axis], sum(t.shape[axis] for t in tensors), *first.shape[axis + 1 :])
     innermost = [is_channels_last(tensor) for tensor in tensors]
     return (shape, channels_last(shape), None) if all(innermost) else fresh(shape, None)
@@ -51,8 +50,16 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Out:
     sure(tensors and all(t.shape == tensors[0].shape for t in tensors))
     shape = tensors[0].shape
     axis = axis_of(dim, len(shape) + 1)
-    sure(len(shape) not in (3, 4) or all(map(is_contiguous, tensors)))
+    sure(len(shape) not in (3, 4) or all(tensor.is_contiguous() for tensor in tensors))
     return fresh((*shape[:axis], len(tensors), *shape[axis:]), None)
+
+
+@rule("index_select")
+def index_select(x: Tensor, dim: int, index: Tensor) -> Out:
+    """The selected indices along one axis."""
+    axis = axis_of(dim, x.dim())
+    sure(x.dim() and index.dim() == 1 and index.dtype in INDICES)
+    return fresh((*x.shape[:axis], index.shape[0], *x.shape[axis + 1 :]), x.dtype)
 
 
 @rule("gather")
@@ -70,14 +77,14 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
     tensors = [index for index in indices if index is not None]
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     others = [axis for axis in range(x.dim()) if axis not in axes]
-    sure(tensors and len(indices) <= x.dim() and numel(x.shape))
+    sure(tensors and len(indices) <= x.dim() and x.numel())
     sure(all(index.dtype in INDICES and index.stride() == contiguous(index.shape) for index in tensors))
     picked = broadcast([index.shape for index in tensors])
     sure(picked)
     first = axes[0] if axes[-1] - axes[0] < len(axes) else 0
     shape, strides = [x.shape[axis] for axis in others], [x.stride()[axis] for axis in others]
     shape[first:first], strides[first:first] = picked, [0] * len(picked)
-    sure(numel(shape))
+    sure(prod(shape))
     return tuple(shape), dense_strides(shape, [strides]), x.dtype
 
 
@@ -87,7 +94,7 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Out:
 @rule("roll")
 def roll(x: Tensor, shifts: Sizes, dims: Sizes = ()) -> Out:
     """Row-major; on the CPU two parts concatenated, axis by axis, in a channels-last format that both have."""
-    sure(x.dim() and numel(x.shape) and len(shifts) == (len(dims) or 1))
+    sure(x.dim() and x.numel() and len(shifts) == (len(dims) or 1))
     cut = [bool(shift % x.shape[axis_of(dim, x.dim())]) for shift, dim in zip(shifts, dims)]
     if not cut or x.device.type == "cuda" or not is_channels_last(x):
         return fresh(x.shape, x.dtype)
@@ -122,6 +129,13 @@ def random_like(x: Tensor, **options: Any) -> Out:
     out = like(x, **options)
     sure(out[2] in FLOATS)
     return out
+
+
+@rule("new_empty", "new_zeros", "new_ones", "new_full")
+def new(x: Tensor, size: Sizes, *_: float, dtype: torch.dtype | None = None, **options: object) -> Out:
+    """A row-major tensor of a size, by default with the input's dtype."""
+    sure(options.get("layout") in (None, torch.strided) and all(length >= 0 for length in size))
+    return fresh(size, dtype or x.dtype)
 
 
 @rule("arange", "arange.start", "arange.start_step")

@@ -6,6 +6,7 @@ And for those that resize batches of images, signals and volumes: convolution, p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -31,8 +32,6 @@ from .registry import (
     fresh,
     in_format_of,
     is_channels_last,
-    is_contiguous,
-    numel,
     only_wanted,
     preserved_strides,
     rule,
@@ -106,7 +105,7 @@ def kept_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:
 
 
 def _check_channels(x: Tensor, *parameters: Tensor | None) -> None:
-    sure(x.dim() >= 2 and numel(x.shape) and x.dtype in FLOATS)
+    sure(x.dim() >= 2 and x.numel() and x.dtype in FLOATS)
     dtypes = (x.dtype, torch.float32)
     sure(all(p is None or (p.shape == x.shape[1:2] and p.dtype in dtypes) for p in parameters))
 
@@ -124,7 +123,7 @@ def batch_norm(
     _check_channels(x, weight, bias, mean, var)
     statistics, out = fresh(x.shape[1:2], kept_statistics(x, weight)), in_format_of(x, x.shape, x.dtype)
     if x.device.type == "cpu":
-        out = fresh(x.shape, x.dtype) if is_contiguous(x) else out  # Also if it is channels-last as well.
+        out = fresh(x.shape, x.dtype) if x.is_contiguous() else out  # Also if it is channels-last as well.
     elif not backends.stands_for_cudnns(x, weight, bias, mean, var, training):
         out = x.shape, preserved_strides(x), x.dtype
     elif not training:
@@ -158,7 +157,7 @@ def batch_norm_backward(
     if x.device.type == "cuda":
         if backends.is_native_backward(x, weight, training) and not (training and backends.is_rows(x)):
             of_x = fresh(x.shape, x.dtype)
-    elif is_contiguous(x) and is_contiguous(grad) and is_channels_last(x) == is_channels_last(grad):
+    elif x.is_contiguous() and grad.is_contiguous() and is_channels_last(x) == is_channels_last(grad):
         of_x = fresh(x.shape, x.dtype)
     parameter = fresh(x.shape[1:2], x.dtype if weight is None else weight.dtype)
     return only_wanted((of_x, parameter, parameter), wanted)
@@ -193,7 +192,7 @@ def batch_norm_gather_stats_with_counts(x: Tensor, mean: Tensor, invstd: Tensor,
 @rule("batch_norm_elemt")
 def batch_norm_elemt(x: Tensor, *_: Any) -> Out:
     """The input normalised by given statistics."""
-    sure(x.dim() >= 2 and x.dtype in FLOATS and (is_contiguous(x) or is_channels_last(x)))
+    sure(x.dim() >= 2 and x.dtype in FLOATS and (x.is_contiguous() or is_channels_last(x)))
     return in_format_of(x, x.shape, x.dtype)
 
 
@@ -235,7 +234,7 @@ def group_norm(
 ) -> Outs:
     """The output, and mean and inverse deviation per sample and group."""
     _check_channels(x, weight, bias)
-    sure(x.shape[:2] == (batch, channels) and numel(x.shape) == batch * channels * rest)
+    sure(x.shape[:2] == (batch, channels) and x.numel() == batch * channels * rest)
     sure(groups > 0 and channels % groups == 0)
     statistics = fresh((batch, groups), x.dtype if x.device.type != "cpu" else kept_statistics(x, weight))
     return [_grouped(x), statistics, statistics]
@@ -268,7 +267,7 @@ def layer_norm_backward(
     wanted: Sequence[bool],
 ) -> Outs:  # fmt: skip
     """Row-major, whatever the input's layout."""
-    sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and numel(x.shape))
+    sure(grad.shape == x.shape and grad.dtype is x.dtype and x.dtype in FLOATS and x.numel())
     parameter = fresh(tuple(size), x.dtype if weight is None else weight.dtype)
     return only_wanted((fresh(x.shape, x.dtype), parameter, parameter), wanted)
 
@@ -283,7 +282,7 @@ def rms_norm(x: Tensor, size: Sizes, weight: Tensor | None, _: float | None) -> 
 def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out, Out]:
     """Return the output of a normalisation over the last axes, and one of its statistics."""
     shape, rank, dtypes = tuple(size), x.dim() - len(size), (x.dtype, torch.float32)
-    sure(shape and rank >= 0 and x.shape[rank:] == shape and x.dtype in FLOATS and numel(x.shape))
+    sure(shape and rank >= 0 and x.shape[rank:] == shape and x.dtype in FLOATS and x.numel())
     sure(all(p is None or (p.shape == shape and p.dtype in dtypes) for p in parameters))
     return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
 
@@ -307,7 +306,7 @@ def attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, *_: object, **__
     """The output in the query's layout, and the log-sum-exp of each query's scores."""
     sure(query.dim() == key.dim() == 4 and floats_of(query, key, value) and key.shape == value.shape)
     batch, heads, length, size = query.shape
-    sure(numel(query.shape) and numel(key.shape) and heads % key.shape[1] == 0)
+    sure(query.numel() and key.numel() and heads % key.shape[1] == 0)
     sure(key.shape[0] == batch and key.shape[3] == size)
     sums = (batch, heads, length), (length * heads, 1, heads), statistics_of(query)
     return [(query.shape, preserved_strides(query), query.dtype), sums]
@@ -320,7 +319,7 @@ def self_attention(
     mask_type: int | None = None,
 ) -> Outs:  # fmt: skip
     """The projected output and, if asked for, the weights of each head or their mean."""
-    sure(query.dim() == 3 and query.shape == key.shape == value.shape and numel(query.shape))
+    sure(query.dim() == 3 and query.shape == key.shape == value.shape and query.numel())
     sure(query.dtype in FLOATS and query.shape[2] == width and width % heads == 0)
     batch, length, _ = query.shape
     weights = (batch, length, length) if average_attn_weights else (batch, heads, length, length)
@@ -331,7 +330,7 @@ def self_attention(
 @rule("_transformer_encoder_layer_fwd")
 def encoder_layer(source: Tensor, *_: object) -> Out:
     """The source's shape, in its layout."""
-    sure(source.dim() == 3 and numel(source.shape) and source.dtype in FLOATS)
+    sure(source.dim() == 3 and source.numel() and source.dtype in FLOATS)
     return source.shape, preserved_strides(source), source.dtype
 
 
@@ -344,7 +343,7 @@ def mkldnn_rnn_layer_backward(
     The meta kernel returns one tensor for both biases and, before torch 2.13, gradients in the tensors' own dtypes.
     """
     tensors = (x, w_ih, w_hh, b_ih, b_hh, hx, cx)
-    sure(numel(x.shape) and all(tensor.dtype in FLOATS for tensor in tensors))
+    sure(x.numel() and all(tensor.dtype in FLOATS for tensor in tensors))
     return [fresh(tensor.shape, torch.float32) for tensor in tensors]
 
 
@@ -360,7 +359,7 @@ def cudnn_rnn(
     _, hidden, projected, _, batch_first, _, _, both, *_ = settings
     sure(not batch_first and x.dtype in FLOATS)
     width = (projected or hidden) * (2 if both else 1)
-    copied = sum(numel(weight.shape) for weight in weights) if x.dtype is torch.bfloat16 else 0
+    copied = sum(weight.numel() for weight in weights) if x.dtype is torch.bfloat16 else 0
     states = [fresh(hx.shape, hx.dtype), fresh((0,), torch.float32) if cx is None else fresh(cx.shape, cx.dtype)]
     return [fresh((*x.shape[:-1], width), x.dtype), *states, fresh((0,), torch.uint8), fresh((copied,), x.dtype)]
 
@@ -372,7 +371,7 @@ GRU_GATES = 5
 @rule("_thnn_fused_gru_cell")
 def fused_gru_cell(from_input: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | None) -> Outs:
     """A GRU cell as one kernel, as on CUDA; torch has no meta kernel for it."""
-    sure(hx.dim() == 2 and from_input.shape == hidden.shape and hx.dtype in FLOATS and is_contiguous(hx))
+    sure(hx.dim() == 2 and from_input.shape == hidden.shape and hx.dtype in FLOATS and hx.is_contiguous())
     return [fresh(hx.shape, hx.dtype), fresh((hx.shape[0], GRU_GATES * hx.shape[1]), hx.dtype)]
 
 
@@ -408,7 +407,7 @@ def _pooled(x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: S
 def _axes_of(x: Tensor, settings: Sizes) -> int:
     """Return the axes of a batch that has one setting for each."""
     axes = len(settings)
-    sure(x.dim() == axes + 2 and axes < 4 and numel(x.shape) and x.dtype in FLOATS)
+    sure(x.dim() == axes + 2 and axes < 4 and x.numel() and x.dtype in FLOATS)
     return axes
 
 
@@ -469,35 +468,23 @@ def upsample(x: Tensor, size: Sizes, *_: object) -> Out:
     return in_format_of(x, _resized(x, size), x.dtype)
 
 
-def _keeps_format(x: Tensor) -> bool:
-    """Whether the result is sure to keep the memory format: for channels-last on the CPU alone."""
-    return x.device.type != "cuda" or not is_channels_last(x)
+@rule(*(f"replication_pad{axes}d" for axes in (1, 2, 3)))
+def padded(x: Tensor, padding: Sizes, reflects: bool = False) -> Out:
+    """The padded tensor of floats in its memory format; no rule for cropping, nor for channels-last on CUDA.
 
-
-@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(x: Tensor, padding: Sizes) -> Out:
-    """The padded tensor in its memory format; the padding must be smaller than the axis."""
-    pairs = zip(padding[::2], padding[1::2])
-    sure(all(max(pair) < size for size, pair in zip(reversed(x.shape), pairs)))
-    return replication_pad(x, padding)
-
-
-@rule("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(x: Tensor, padding: Sizes) -> Out:
-    """The padded tensor of floats in its memory format; no rule for cropping, nor for channels-last on CUDA."""
-    sure(x.dim() == len(padding) // 2 + 2 and x.dtype in FLOATS and numel(x.shape) and _keeps_format(x))
-    sure(min(padding) >= 0)
-    return in_format_of(x, _padded(x, padding), x.dtype)
-
-
-def _padded(x: Tensor, padding: Sizes) -> Shape:
-    """Return the padded shape; ``padding`` has two numbers per axis, last axis first."""
+    ``padding`` has two numbers per axis, last axis first. The meta kernel ignores the format.
+    """
+    sure(x.dim() == len(padding) // 2 + 2 and x.dtype in FLOATS and x.numel() and min(padding) >= 0)
+    sure(x.device.type != "cuda" or not is_channels_last(x))
     sizes = list(x.shape)
-    sure(len(padding) % 2 == 0 and len(padding) <= 2 * len(sizes))
     for place, pad in enumerate(padding):
-        sizes[-1 - place // 2] += pad
-    sure(min(sizes) > 0)
-    return tuple(sizes)
+        axis = -1 - place // 2
+        sure(pad < x.shape[axis] or not reflects)
+        sizes[axis] += pad
+    return in_format_of(x, tuple(sizes), x.dtype)
+
+
+rule(*(f"reflection_pad{axes}d" for axes in (1, 2, 3)))(partial(padded, reflects=True))
 
 
 # Sampling by cuDNN, which has no meta kernels: aten/src/ATen/native/cudnn/GridSampler.cpp
@@ -528,7 +515,7 @@ def convolution(
     the kernels, not the meta kernel, which ignores the layout in recent releases.
     """
     axes = x.dim() - 2
-    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
+    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and x.numel() and weight.numel())
     entering, channels = weight.shape[1] * groups, weight.shape[0]
     if transposed:
         entering, channels = channels, entering
@@ -552,7 +539,8 @@ def convolution(
     if not (is_channels_last(x) or is_channels_last(weight)):
         return fresh(shape, dtype)
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-        stays = backends.keeps_last(x, weight, settings[0], settings[2], transposed, settings[3], groups)
+        by_onednn = backends.takes_onednn(x, weight, settings[0], settings[2], transposed, settings[3], groups)
+        stays = x.dim() == 4 or by_onednn
     elif x.device.type == "cuda":
         stays = backends.keeps_last_on_cuda(x.dtype, settings[0], settings[3])
     else:
@@ -572,7 +560,7 @@ def convolution_backward(
     always row-major on CUDA without cuDNN, and no rule otherwise.
     """
     axes, dtype = x.dim() - 2, floats_of(grad, x, weight)
-    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and numel(x.shape) and numel(weight.shape))
+    sure(axes in (1, 2, 3) and weight.dim() == x.dim() and x.numel() and weight.numel())
     sure(bias is not None or not wanted[2])
     settings = [each(values, axes) for values in (stride, dilation, output_padding)]
     if x.device.type == "cuda":
@@ -582,7 +570,7 @@ def convolution_backward(
         last = is_channels_last(x) or is_channels_last(weight)
         last = last and backends.takes_onednn(x, weight, settings[0], settings[1], transposed, settings[2], groups)
     else:
-        sure(all(is_contiguous(tensor) and not is_channels_last(tensor) for tensor in (x, weight)))
+        sure(all(tensor.is_contiguous() and not is_channels_last(tensor) for tensor in (x, weight)))
         last = False
 
     def like(tensor: Tensor) -> Out:

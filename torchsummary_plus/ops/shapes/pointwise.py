@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
@@ -29,10 +30,7 @@ from .registry import (
     dense_strides,
     floats_of,
     fresh,
-    is_contiguous,
-    is_contiguous_channels_last,
     is_dense,
-    numel,
     preserved_strides,
     results_of_two,
     rule,
@@ -42,9 +40,10 @@ from .registry import (
 MORE = {
     f"aten::{name}"
     for name in (
-        *("gelu_", "hardswish", "hardswish_", "mish_", "square", "threshold_", "floor_divide", "__and__", "__or__"),
-        *("_prelu_kernel", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "softplus_backward"),
-        *("mish_backward", "leaky_relu_backward", "elu_backward", "_standard_gamma_grad"),
+        *("gelu_", "hardswish", "hardswish_", "mish_", "square", "threshold_", "floor_divide", "true_divide"),
+        *("__and__", "__or__", "__xor__", "_prelu_kernel", "hardswish_backward", "hardsigmoid_backward"),
+        *("hardtanh_backward", "softplus_backward", "mish_backward", "leaky_relu_backward", "elu_backward"),
+        "_standard_gamma_grad",
     )
 }
 """Element-wise operators of common models that torch does not tag as pointwise, or composes of others."""
@@ -102,13 +101,13 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape:
     """Return the strides of an element-wise result; ``alike`` is False if a further operand is a number."""
     if alike and all(tensor.shape == shape for tensor in tensors):
-        if all(map(is_contiguous, tensors)):
+        if all(tensor.is_contiguous() for tensor in tensors):
             return contiguous(shape)
-        if all(map(is_contiguous_channels_last, tensors)):
+        if len(shape) == 4 and all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors):
             return channels_last(shape)
         if all(map(is_dense, tensors)) and len({tensor.stride() for tensor in tensors}) == 1:
             return tensors[0].stride()
-    sure(numel(shape))
+    sure(prod(shape))
     operands = []
     for tensor in tensors:
         missing = len(shape) - tensor.dim()
@@ -132,7 +131,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Out:
 @rule("glu_backward")
 def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Out:
     """The input's gradient, row-major."""
-    sure(grad.dtype is x.dtype and x.dtype in FLOATS and grad.dim() == x.dim() and numel(x.shape))
+    sure(grad.dtype is x.dtype and x.dtype in FLOATS and grad.dim() == x.dim() and x.numel())
     return fresh(x.shape, x.dtype)
 
 
@@ -207,7 +206,7 @@ def _like(tensors: tuple[Any, ...]) -> Out:
 
 def _reduced(x: Tensor, dims: int | Sizes | None = None, keepdim: bool = False, **_: Any) -> Out:
     """The reduced tensor, row-major; no axes means all axes, and an empty tensor has no rule."""
-    sure(numel(x.shape))
+    sure(x.numel())
     dims = [dims] if isinstance(dims, int) else dims
     axes = [dim % max(x.dim(), 1) for dim in dims] if dims else list(range(x.dim()))
     if keepdim:
@@ -256,7 +255,7 @@ NONE = 0
 def _fits_classes(x: Tensor, target: Tensor, weight: Tensor | None) -> bool:
     """Whether targets and weights fit scores whose second axis, or only one, is the classes'."""
     axis = min(x.dim() - 1, 1)
-    fits = x.dim() in (1, 2, 4) and numel(x.shape) and target.shape == (*x.shape[:axis], *x.shape[axis + 1 :])
+    fits = x.dim() in (1, 2, 4) and x.numel() and target.shape == (*x.shape[:axis], *x.shape[axis + 1 :])
     return bool(fits) and (weight is None or weight.shape == (x.shape[axis],))
 
 
@@ -272,7 +271,7 @@ def nll_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int, total: Tensor
 ) -> Out:
     """The gradient of the scores, all row-major."""
-    sure(_fits_classes(x, target, weight) and is_contiguous(x) and not total.dim())
+    sure(_fits_classes(x, target, weight) and x.is_contiguous() and not total.dim())
     sure(grad.shape == (target.shape if reduction == NONE else ()))
     return fresh(x.shape, None)
 
@@ -287,26 +286,26 @@ def loss(x: Tensor, target: Tensor, *settings: Any, **_: Any) -> Out:
 
 
 @rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
-def loss_backward(grad: Tensor, x: Tensor, target: Tensor, *_: Any) -> Out:
+def loss_backward(grad: Tensor, x: Tensor, *others: Any) -> Out:
     """The gradient, written into row-major zeros of the input's shape (``Loss.cpp``)."""
-    sure(broadcast([x.shape, target.shape, grad.shape]) == x.shape)
-    return fresh(x.shape, floats_of(x, target, grad))
+    tensors = [grad, *(other for other in others if isinstance(other, Tensor))]
+    sure(broadcast([x.shape, *(tensor.shape for tensor in tensors)]) == x.shape)
+    return fresh(x.shape, floats_of(x, *tensors))
 
 
 @rule("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, _: int = 1
 ) -> Out:
     """The gradient of the probabilities, all row-major."""
-    sure(grad.shape == (x.shape if reduction == NONE else ()) and x.shape == target.shape and numel(x.shape))
-    sure(weight is None or (weight.shape == x.shape and is_contiguous(weight)))
-    sure(all(map(is_contiguous, (grad, x, target))))
-    return fresh(x.shape, floats_of(x, target, grad, weight))
+    tensors = [tensor for tensor in (grad, x, target, weight) if tensor is not None]
+    sure(all(tensor.is_contiguous() for tensor in tensors))
+    return loss_backward(*tensors)
 
 
 @rule("multi_margin_loss_backward", "multilabel_margin_loss_backward")
 def margin_backward(grad: Tensor, x: Tensor, *_: Any) -> Out:
     """The gradient of the scores, row-major; torch has no meta kernels, and none in half precision on the CPU."""
-    sure(x.dim() in (1, 2) and numel(x.shape) and grad.shape in ((), x.shape[:-1]))
+    sure(x.dim() in (1, 2) and x.numel() and grad.shape in ((), x.shape[:-1]))
     sure(x.device.type == "cuda" or x.dtype not in HALVES)
     return fresh(x.shape, floats_of(x, grad))

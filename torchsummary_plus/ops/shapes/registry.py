@@ -99,26 +99,10 @@ def each(values: Sizes, count: int) -> Sizes:
     return list(values) * count if len(values) == 1 else values
 
 
-def numel(shape: Sequence[int]) -> int:
-    """Return the number of elements."""
-    return prod(shape)
-
-
 def channels_last(shape: Shape) -> Shape:
     """Return the strides of a new channels-last image or volume; declines other shapes."""
-    sure(len(shape) in (4, 5) and numel(shape))
+    sure(len(shape) in (4, 5) and prod(shape))
     return channels_last_strides(shape)
-
-
-def is_contiguous(x: Tensor) -> bool:
-    """Whether a tensor is row-major, ignoring axes of size 1."""
-    step = 1
-    for size, stride in zip(reversed(x.shape), reversed(x.stride())):
-        if size != 1:
-            if stride != step and numel(x.shape):
-                return False
-            step *= size
-    return True
 
 
 def is_dense(x: Tensor) -> bool:
@@ -134,14 +118,6 @@ def is_dense(x: Tensor) -> bool:
 def is_channels_last(x: Tensor) -> bool:
     """Whether torch reads a tensor's strides as channels-last, which its operators then preserve."""
     return suggests_channels_last(x.shape, x.stride())
-
-
-def is_contiguous_channels_last(x: Tensor) -> bool:
-    """Whether a tensor's elements lie row-major in channels-last order: torch's ``is_contiguous(channels_last)``."""
-    shape = x.shape
-    if len(shape) != 4 or not numel(shape):
-        return False
-    return all(size == 1 or a == b for size, a, b in zip(shape, x.stride(), channels_last(shape)))
 
 
 def floats_of(first: Tensor, *others: Tensor | None) -> torch.dtype:
