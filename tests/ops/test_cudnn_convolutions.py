@@ -58,16 +58,22 @@ def test_what_cudnn_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route(dense, x, weight, (8, 0)) is Route.COLUMNS
 
 
+def without_workspaces(steps: list[Any]) -> list[Any]:
+    """The steps without buffers that are freed at once."""
+    freed = {place for place in range(1, len(steps)) if f"-{steps[place - 1]}" == str(steps[place])}
+    return [step for place, step in enumerate(steps) if not {place, place + 1} & freed]
+
+
 def test_copies_are_made_in_the_order_of_aten() -> None:
     """A channels-last image and weights that are not: the weights are copied for every kernel, the gradient once."""
     last = torch.empty(4, 32, 14, 14, device="meta").to(memory_format=torch.channels_last)
     weight, plain = torch.empty(32, 32, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     kernel, image = 4 * weight.numel(), 4 * plain.numel()
-    assert course("aten::convolution", (last, weight, None, *how), last) == ["result 0", kernel]
+    assert without_workspaces(course("aten::convolution", (last, weight, None, *how), last)) == ["result 0", kernel]
     args = plain, last, weight, None, *how, [True, True, False]
     backward = course("aten::convolution_backward", args, (last, weight, None))
-    assert backward == [image, "result 0", kernel, -kernel, "result 1"]
+    assert without_workspaces(backward) == [image, "result 0", kernel, -kernel, "result 1"]
 
 
 def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:

@@ -16,7 +16,7 @@ from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn
-from torchsummary_plus.ops.scratch.registry import Alloc, Free, Handle, Workspace
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Handle
 from torchsummary_plus.step import fake_steps
 from torchsummary_plus.step.fake_steps import Step, Task
 from torchsummary_plus.step.workspace import Workspaces
@@ -61,9 +61,7 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
     level = peak = 0
     buffers: list[int] = []
     for step in Workspaces("cuda", capability).scratch(name, args, kwargs, out):
-        if isinstance(step, Workspace):
-            peak = max(peak, level + step.nbytes)
-        elif isinstance(step, Alloc):
+        if isinstance(step, Alloc):
             buffers.append(step.nbytes)
             level += step.nbytes
         elif isinstance(step, Free):

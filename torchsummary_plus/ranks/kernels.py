@@ -23,7 +23,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.distributed.tensor import DTensor
 
 from ..live.fakes import CPU, PRIM_DEVICE, Fake, fake_like, new_fake
-from ..ops.scratch.registry import UNKNOWN, AtMost, Course, Workspace, at_peak, scratch
+from ..ops.scratch.registry import UNKNOWN, Alloc, AtMost, Course, scratch
 from ..step.autograd.dispatch import StepKernels
 from ..table.forward import Pass, device_of
 from ..trace.assumed_routing import BALANCED
@@ -268,9 +268,9 @@ def _rule(copied: Callable[..., Any]) -> Callable[..., Course | AtMost]:
     def formula(out: Any, *args: Any, **_: Any) -> Course | AtMost:
         nbytes, kinds = _nbytes(copied(out, *args)), {_is_average(value) for value in args}
         if not kinds - {False}:
-            return at_peak(nbytes)
+            return (Alloc(nbytes),)
         divisor = torch.int64.itemsize + tensors_of(args)[0].element_size()
-        return at_peak(nbytes + divisor) if True in kinds else AtMost(divisor, (Workspace(nbytes),))
+        return (Alloc(nbytes + divisor),) if True in kinds else AtMost(divisor, (Alloc(nbytes),))
 
     return formula
 

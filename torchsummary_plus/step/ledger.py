@@ -35,7 +35,7 @@ from ..live.stored import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Course, Free, Result, Workspace
+from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Course, Free, Result
 from ..ops.traffic import kernels_of
 from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import tensors_of
@@ -304,15 +304,12 @@ class Ledger(Listener):
                 is_saved, saved = step.nbytes == saved, 0 if step.nbytes == saved else saved
                 is_new, band_here = bool(step.nbytes) and not is_saved, max(error, step.band)
                 number = self._allocate(step.nbytes, owner, band_here) if is_new else None
+                if number is not None:
+                    self.entries[number].lesser, self.entries[number].empties = step.lesser, step.empties
                 buffers.append(number)
             elif isinstance(step, Free):
                 number, buffers[step.buffer] = buffers[step.buffer], None
                 if number is not None:
-                    self.event(number, 0)
-            elif isinstance(step, Workspace):
-                if step.nbytes:
-                    number = self._allocate(step.nbytes, owner, max(step.band, error))
-                    self.entries[number].lesser, self.entries[number].empties = step.lesser, step.empties
                     self.event(number, 0)
             elif step.nbytes:  # Kept by a handle.
                 self._allocate(step.nbytes, owner)

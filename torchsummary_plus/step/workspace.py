@@ -29,7 +29,6 @@ from ..ops.scratch.registry import (
     Handle,
     Rule,
     Step,
-    Workspace,
     most_bytes,
     variant_of,
 )
@@ -179,10 +178,10 @@ class Workspaces:
         if self.backend == "cuda" and not since(rule.since or CUDA_FROM):
             self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
             course: Course = answer.course if isinstance(answer, AtMost) else answer
-            return tuple(step._replace(band=1.0) if isinstance(step, Workspace) else step for step in course)
+            return tuple(step._replace(band=1.0) if isinstance(step, Alloc) else step for step in course)
         if isinstance(answer, AtMost):
             return self._bounded(answer, name, args, kwargs, out)
-        guesses = [step for step in answer if isinstance(step, Workspace) and step.band]
+        guesses = [step for step in answer if isinstance(step, Alloc) and step.band]
         if guesses:
             self._note(name, max((round(guess.band) for guess in guesses if not guess.nbytes), default=0))
         return tuple(answer)

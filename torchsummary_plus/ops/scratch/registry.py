@@ -58,24 +58,8 @@ class Result(NamedTuple):
 class Alloc(NamedTuple):
     """The kernel allocates a buffer; buffers count from 0. It lives at most until the kernel ends.
 
-    ``band`` is its relative error.
-    """
-
-    nbytes: int
-    band: float = 0.0
-
-
-class Free(NamedTuple):
-    """The kernel frees a buffer."""
-
-    buffer: int
-
-
-class Workspace(NamedTuple):
-    """The kernel works in a buffer beside everything else, and frees it at once.
-
     A ``band`` above 0 is a guess's relative error (for a guess of 0, its error in bytes); the operator is then named as
-    unknown. If there is no memory, the kernel runs with the first of the ``lesser`` sizes that fits. One that
+    unknown. If there is no memory, the kernel runs with the first of the ``lesser`` sizes that fits. A buffer that
     ``empties`` is the last before the allocator's cache is emptied.
     """
 
@@ -85,6 +69,12 @@ class Workspace(NamedTuple):
     empties: bool = False
 
 
+class Free(NamedTuple):
+    """The kernel frees a buffer."""
+
+    buffer: int
+
+
 class Handle(NamedTuple):
     """The kernel takes a library's handle, whose workspace its first call in a thread and stream allocates for good."""
 
@@ -92,7 +82,7 @@ class Handle(NamedTuple):
     nbytes: int
 
 
-Step = Result | Alloc | Free | Workspace | Handle
+Step = Result | Alloc | Free | Handle
 
 Course = tuple[Step, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""
@@ -114,11 +104,6 @@ UNKNOWN = AtMost(None)
 """Scratch without a bound of its own."""
 
 
-def at_peak(nbytes: int) -> Course:
-    """Return the course of a kernel that takes so many bytes beside its results."""
-    return (Workspace(max(0, nbytes)),)
-
-
 def most_bytes(course: Course) -> int:
     """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is recorded."""
     live: list[int] = []
@@ -127,8 +112,6 @@ def most_bytes(course: Course) -> int:
         if isinstance(step, Alloc):
             live.append(step.nbytes)
             most = max(most, sum(live))
-        elif isinstance(step, Workspace):
-            most = max(most, sum(live) + step.nbytes)
         elif isinstance(step, Free):
             live[step.buffer] = 0
     return most
@@ -210,7 +193,7 @@ def register_scratch(
 
         def course(*call: Any, **named: Any) -> Course | AtMost:
             nbytes = formula(*call, **named)
-            return UNKNOWN if nbytes is None else at_peak(nbytes)
+            return UNKNOWN if nbytes is None else (Alloc(max(0, nbytes)),)
 
         rule = Rule(course, source, band, since=OLDEST)
         SCRATCH.update(dict.fromkeys([(device, name) for name in names], rule))

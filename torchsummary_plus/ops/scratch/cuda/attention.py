@@ -18,7 +18,7 @@ from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...dtypes import HALVES
 from ..allocations import buffers, results
-from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, at_peak, reserve, scratch
+from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
@@ -56,7 +56,7 @@ def flash(chip: Chip, out: Any, query: Any, key: Any, value: Any, dropout: float
     fill the GPU nearly as well as the best number.
     """
     if dropout:
-        return at_peak(16)
+        return (Alloc(16),)
     batch, heads, rows, width = query.shape
     if rows == 1 and heads > key.shape[1]:
         heads, rows = key.shape[1], heads // key.shape[1]
@@ -138,7 +138,7 @@ def efficient(
     is_kept = value.shape[-1] <= WIDEST_IN_REGISTERS or out[0].element_size() == 4
     accumulated = 0 if is_kept else 4 * out[0].numel()
     if not _seeds_on_gpu(dropout):
-        return at_peak(accumulated)
+        return buffers(accumulated)
     return *map(Result, (2, 3, 0, 1)), *buffers(accumulated)
 
 

@@ -23,8 +23,8 @@ from torch import Tensor
 from ....data.capability import Capability, Chip
 from ...backends import FORMATS, allows_tf32, takes_cudnn
 from ...shapes.registry import is_channels_last
-from ..allocations import Allocations, buffers, copied, copies, suggested
-from ..registry import Alloc, AtMost, Course, Result, Workspace, reserve, scratch
+from ..allocations import Allocations, buffers, copied, copies, ended, joined, suggested
+from ..registry import Alloc, AtMost, Course, Free, Result, reserve, scratch
 from .blas import cublas
 from .cudnn.backend import Kind, Question
 from .cudnn.queries import Cudnn
@@ -139,7 +139,7 @@ def convolution(chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: A
     kind, first, second = Kind.FORWARD, image.shape, y
     if conv.transposed:
         kind, first, second = Kind.BACKWARD_DATA, second, first
-    return *course, *workspaces(conv, cudnn, chip, kind, layout, first, kernel, second)
+    return joined(course, workspaces(conv, cudnn, chip, kind, layout, first, kernel, second))
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE)
@@ -238,8 +238,8 @@ def backward_of_channels(steps: Allocations, x: Tensor, weight: Tensor, grad: Te
 def workspaces(
     conv: Convolution, cudnn: Cudnn, chip: Chip, kind: Kind, layout: torch.memory_format, x: tuple[int, ...],
     weight: Tensor, y: tuple[int, ...],
-) -> tuple[Workspace, ...]:  # fmt: skip
-    """Return the workspaces of one cuDNN kernel.
+) -> Course:  # fmt: skip
+    """Return the workspaces of one cuDNN kernel, one after the other.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
     (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown, and without cuDNN, so is the largest.
@@ -255,14 +255,14 @@ def workspaces(
     else:
         tried, largest, most = plans.tried, plans.largest, plans.largest
         low, high = cudnn.split(tried[0], tried[0])
-    trials: tuple[Workspace, ...] = ()
+    trials: Course = ()
     if torch.backends.cudnn.benchmark:
         low, high = 0, most
         if cudnn.is_new(question):
             band = 0.0 if plans else max(1.0, (most - largest) / max(1, largest))
-            trials = (Workspace(largest, band, (largest // 2, 0), empties=True),)
+            trials = Alloc(largest, band, (largest // 2, 0), empties=True), Free(0)
     band = max(tried[0] - low, high - tried[0]) / max(1, tried[0])
-    return *trials, Workspace(tried[0], band, tried[1:])
+    return ended((*trials, Alloc(tried[0], band, tried[1:])))
 
 
 def described(

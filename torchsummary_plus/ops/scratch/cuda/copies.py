@@ -121,6 +121,14 @@ _RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
     # The input in the result's dtype, ahead of the result.
     (lambda out, x, *_, **__: (Alloc(out.nbytes), Result(0)) if x.dtype is not out.dtype else (Result(0),),
      "PowKernel.cu, TensorCompare.cu: by the iterator's common dtype", ("pow.Tensor_Scalar", "clamp")),
+    # The magnitudes of floating-point numbers; of complex ones those of a part, then of the other, and its flags.
+    (lambda out, x: (Alloc(x.nbytes // 2), Result(0), Free(0), Alloc(x.nbytes // 2), Alloc(x.numel()))
+        if x.is_complex() else (*buffers(x.nbytes if x.dtype.is_floating_point else 0), Result(0)),
+     "TensorCompare.cpp, isinf", ("isinf",)),
+    # Few test elements are compared with each; any of a row is copied to the result. Others are sorted by operators.
+    (lambda out, x, tests, **_: () if tests.numel() >= 10 * x.numel() ** 0.145 else (
+        Result(0), Alloc(x.numel() * tests.numel()), Alloc(x.numel())),
+     "TensorCompare.cpp, isin_default_kernel_gpu", ("isin.Tensor_Tensor",)),
     # Of complex numbers a complex result, whose real parts are copied to the real one.
     (lambda out, x: (Result(0), *buffers(x.nbytes if x.is_complex() and not out.is_complex() else 0)),
      "AbsKernel.cu, by UnaryOps.cpp", ("abs", "angle")),
@@ -181,23 +189,6 @@ scratch("cuda", "aten::copy_", source=TRANSFERS)(lambda out, *call, **how: _betw
 scratch("cuda", "aten::_to_copy", source=TRANSFERS)(
     lambda out, x, *, non_blocking=False, **_: (Result(0), *made) if (made := _between(out, x, non_blocking)) else ()
 )
-
-
-@scratch("cuda", "aten::isinf", source="aten/src/ATen/native/TensorCompare.cpp, isinf")
-def isinf(out: Any, x: Any) -> Course:
-    """The magnitudes of floating-point numbers; of complex ones those of a part, then of the other, and its flags."""
-    if x.is_complex():
-        part = Alloc(x.nbytes // 2)
-        return part, Result(0), Free(0), part, Alloc(x.numel())
-    return (Alloc(x.nbytes), Result(0)) if x.dtype.is_floating_point else (Result(0),)
-
-
-@scratch("cuda", "aten::isin.Tensor_Tensor", source="aten/src/ATen/native/TensorCompare.cpp, isin_default_kernel_gpu")
-def is_in(out: Any, x: Any, tests: Any, **_: Any) -> Course:
-    """For few test elements each pair is compared, and any of a row is copied to the result."""
-    if tests.numel() >= 10 * x.numel() ** 0.145:  # Others are sorted together, by operators of their own.
-        return ()
-    return Result(0), Alloc(x.numel() * tests.numel()), Alloc(x.numel())
 
 
 @scratch("cuda", "aten::roll", source=f"{SOURCE}TensorTransformations.cu, roll_cuda")

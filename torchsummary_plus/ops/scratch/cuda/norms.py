@@ -8,7 +8,6 @@ buffer, with a semaphore for each column of blocks.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,10 +17,10 @@ from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
 from ....live.versions import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
-from ...shapes.registry import is_dense, preserved_strides
+from ...shapes.registry import is_channels_last, is_dense, preserved_strides
 from ..allocations import Allocations, buffers, copied, copies, joined, results, suggested
-from ..registry import Alloc, Course, Free, Result, scratch
-from .reductions import Reduction, course, extreme, staged, summing, welford
+from ..registry import DOUBT, Alloc, AtMost, Course, Free, Result, scratch
+from .reductions import Reduction, course, extreme, staged, summing
 
 LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"
 
@@ -82,12 +81,10 @@ def _read_layout(x: Any) -> Any:
     return suggested(x) if since(CHANNELS_LAST_SINCE) else torch.contiguous_format
 
 
-def _is_read_by_channel(x: Any) -> bool:
-    """Whether the channels-last kernels run, also for a row-major tensor with one place per channel, which is both."""
-    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if layout is None or not since(CHANNELS_LAST_SINCE):
-        return False
-    return suggested(x) is layout or x.is_contiguous(memory_format=layout)
+def _is_read_by_channel(x: Any, places: int) -> bool:
+    """Whether the channels-last kernels run, also for row-major images of one place per channel, which fit both."""
+    is_row = places == 1 and x.dim() > 3 and x.is_contiguous()
+    return since(CHANNELS_LAST_SINCE) and (is_channels_last(x) or is_row)
 
 
 @scratch("cuda", "aten::native_group_norm", source=GROUP_NORM)
@@ -103,7 +100,7 @@ def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: in
     size = max(4, x.element_size())
     is_half = x.element_size() < size
     statistics = (Alloc(n * groups * size),) * 2 if is_half and since(STATISTICS_TWICE_SINCE) else ()
-    is_plain = not _is_read_by_channel(x) and (hxw == 1 or (weight is None and bias is None))
+    is_plain = not _is_read_by_channel(x, hxw) and (hxw == 1 or (weight is None and bias is None))
     factors = () if is_plain else (Alloc(n * c * size),) * 2
     start = (*results(out), *read) if is_whole else (*read, *results(out))
     return *start, *statistics, *factors
@@ -114,7 +111,7 @@ def group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
 ) -> Course:
     """Copies, sums for each channel, and the input's factors: two of each group, and in rows one of each channel."""
-    is_whole, is_last, layout = since(WHOLE_OPERATOR_SINCE), _is_read_by_channel(x), _read_layout(x)
+    is_whole, is_last, layout = since(WHOLE_OPERATOR_SINCE), _is_read_by_channel(x, hxw), _read_layout(x)
     if is_whole and not x.numel():
         return results(out)
     size = max(4, x.element_size())
@@ -129,9 +126,6 @@ def group_norm_backward(
 
 
 BATCH_NORM = "aten/src/ATen/native/cuda/Normalization.cuh"
-
-SUM_BYTES = {torch.float64: 8}
-"""Of a sum, by dtype, where it is not 4."""
 
 THREADS, WIDEST, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 """Threads of a block, channels of a tile, elements of a thread, and how many rows of blocks share a channel."""
@@ -149,29 +143,22 @@ scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)(
 @scratch("cuda", "aten::native_batch_norm", source=BATCH_NORM)
 def native_batch_norm(
     chip: Chip, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
-) -> Course:
-    """In training staging for rows of channels; in other layouts the general reduction, and scalars for parameters.
+) -> Course | AtMost:
+    """In training staging for rows of channels; other layouts have a bound, and scalars for parameters.
 
     Source: Normalization.cu, ``batch_norm_choose_impl``, which counts volumes in channels last among the others.
     """
     if stands_for_cudnns(x, weight, bias, mean, var, training) or not x.numel():
         return ()
     is_image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    size, steps = SUM_BYTES.get(x.dtype, 4), Allocations()
+    size, steps = max(4, x.element_size()), Allocations()
     steps.result(0, 1, 2)
     if x.is_contiguous() or is_image:
         if training and (x.stride(1) == 1 or not x.is_contiguous()):
             steps.append(map(Alloc, _staging(x, 4 * size)))
         return steps.course()
-    if training:
-        single = torch.float64 if x.dtype is torch.float64 else torch.float32
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        kind = replace(welford(single), dtype=x.dtype if x.dtype is torch.float16 else single)
-        reducing = course(chip, x, axes, single, kind)
-        freed = {step.buffer for step in reducing if isinstance(step, Free)}
-        steps.free(*(buffer for buffer in steps.append(reducing) if buffer not in freed))
     steps.append(Alloc(size) for parameter in (weight, bias) if parameter is None)
-    return steps.course()
+    return AtMost(DOUBT * x.nbytes, steps.course()) if training else steps.course()
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=BATCH_NORM)
@@ -190,7 +177,7 @@ def native_batch_norm_backward(
         return ()
     # Results are counted without those that are not wanted.
     places = {place: Result(index) for index, place in enumerate(p for p in range(3) if out[p] is not None)}
-    size, is_saved = SUM_BYTES.get(x.dtype, 4), bool(rstd.numel())
+    size, is_saved = max(4, x.element_size()), bool(rstd.numel())
     per_channel, steps = Alloc(x.shape[1] * size), Allocations()
     if not is_saved and reduces and mean.element_size() != size:
         steps.append((per_channel,))
