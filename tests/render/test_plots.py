@@ -24,7 +24,7 @@ from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import MissingExtraError
 from torchsummary_plus.render.bars import MEASURES
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.figure import STACK
+from torchsummary_plus.render.figure import LAYERS
 from torchsummary_plus.render.timeline import MOST_POINTS, thinned
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.table.lines import flat_lines
@@ -111,11 +111,11 @@ def test_the_timeline_is_the_estimates(steps: int | list[int] | None) -> None:
     for place in (0, len(points) // 2, max(range(len(points)), key=lambda i: points[i].total_bytes)):
         top = 0.0
         live = dict(points[place].live)
-        for kind in STACK:
+        for kind in LAYERS:
             if kind.replace("_", " ") in drawn and live[kind]:
                 middle = (place + 0.5, top + live[kind] / unit / 2)
                 assert drawn[kind.replace("_", " ")].contains_point(middle)
-            top += live[kind] / unit
+            top += live.get(kind, 0) / unit
     peaks = [point.total_bytes for point in points]
     assert f"peak {max(peaks) / unit:.2f} " in ax.texts[-1].get_text()
 

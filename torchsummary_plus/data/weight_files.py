@@ -221,7 +221,7 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
 SUFFIXES = (".safetensors", ".gguf", ".onnx")
 INDEX = ".safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")  # Suffixes of torch's own checkpoints.
-SHARD_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.\w+")  # A shard's name, its number and how many there are.
+SHARD_NAME = re.compile(r"(.*)-\d{5}-of-\d{5}\.\w+")  # A shard's name, its number and how many there are.
 
 
 def has_weights(folder: Path) -> bool:
@@ -246,10 +246,9 @@ def files_of(folder: Path) -> tuple[Path, ...]:
         found = [name for name in names if name.endswith(suffix)]
         if f"model{suffix}" in found:
             found = [f"model{suffix}"]
-        parts = [SHARD_NAME.fullmatch(name) for name in found]
-        shards = [(part[1], int(part[3]), int(part[2])) for part in parts if part is not None]
-        whole = [(shards[0][0] if shards else "", len(found), number) for number in range(1, len(found) + 1)]
-        if len(found) > 1 and (suffix == ".onnx" or shards != whole):
+        first, count = SHARD_NAME.fullmatch(found[0]) if found else None, len(found)
+        shards = [f"{first[1]}-{number:05}-of-{count:05}{suffix}" for number in range(1, count + 1)] if first else []
+        if count > 1 and (suffix == ".onnx" or found != shards):
             listed = ", ".join(map(describe, found[:10]))
             raise InputError(f"{one_line(str(folder))} has weights of several models; pass one of {listed}")
         if found:

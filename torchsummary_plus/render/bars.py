@@ -138,8 +138,6 @@ def _draw(
     return ax
 
 
-COLOURS = (fig.BLUE, fig.ORANGE, fig.GREEN, fig.PURPLE, fig.SKY, fig.VERMILLION)
-
 NAMES = {
     "total_params": "Parameters", "trainable_params": "Trainable", "non_trainable_params": "Frozen",
     "total_mult_adds": "Mult-adds per sample", "forward_backward_bytes": "Forward/backward",
@@ -183,7 +181,7 @@ def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Pl
     share = min(0.9, max(0.15, 1 - number_inches / panel_inches))  # Of a panel, for its longest bar.
     for number, row in enumerate(known.values()):
         band, panel = divmod(number, PANELS)
-        _panel(ax, panel, band * step, share, row, numbers[number], COLOURS[number % len(COLOURS)])
+        _panel(ax, panel, band * step, share, row, numbers[number], fig.CLASSES[number % len(fig.CLASSES)])
     ax.set_xlim(0, min(PANELS, len(known)))
     ax.set_ylim(last * step + count - 0.5, -0.5)
     fig.tidy(ax)

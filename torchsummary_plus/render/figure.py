@@ -29,17 +29,16 @@ ORANGE, VERMILLION, PURPLE, BLACK = "#E69F00", "#D55E00", "#CC79A7", "#000000"
 GREY = "#CCCCCC"
 LIMIT = "#C25500"  # With a contrast of 4.5 to 1 on white and on black.
 
-STACK = {
+LAYERS = {
     "parameters": BLUE, "buffers": PURPLE, "optimizer_state": SKY, "gradients": VERMILLION, "inputs": YELLOW,
     "saved_activations": GREEN, "temporaries": ORANGE, "workspace": BLACK,
-}  # fmt: skip
-"""The colour of each kind of memory, in stacking order: persistent kinds below transient ones."""
-
-LAYERS = {
-    **STACK, "kv_cache": "#7B3294", "unsharded_parameters": "#004B6E", "all_gather_buffers": "#8FA6B2",
+    "kv_cache": "#7B3294", "unsharded_parameters": "#004B6E", "all_gather_buffers": "#8FA6B2",
     "reduce_scatter_buffers": "#6B2E00", "buckets": "#B39B7D",
 }  # fmt: skip
-"""The same with the kinds that only generation and a rank of a distributed step have; they lie on top."""
+"""The colour of each kind of memory, in stacking order: persistent kinds below transient ones.
+
+Those that only generation and a rank of a distributed step have lie on top.
+"""
 
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 
