@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from ..formats.table import Cell, Value
 from ..table.columns import COLUMNS as COLUMNS
-from ..table.columns import Column, Figure, absent, default_names
+from ..table.columns import Column, absent, default_names
 from ..table.lines import Layout, Line
 from ..table.rows import Report
 from .graph import OUTPUT, edges_between
@@ -77,27 +77,24 @@ def _local_shapes(line: Line, report: Report) -> Value:
     return ", ".join(map(str, shards)) or None
 
 
-def _arithmetic(figure_name: str) -> Figure:
-    """Return the figure with the arithmetic of parameters or multiply-adds; empty if other rows are folded in."""
+def _arithmetic(line: Line, report: Report, name: str) -> Value:
+    """Return the arithmetic of parameters or multiply-adds; none if other rows are folded in."""
+    from .explain import explain_rows  # Imported here: only this column needs it.
 
-    def figure(line: Line, report: Report) -> Value:
-        from .explain import explain_rows  # Imported here: only this column needs it.
-
-        count = line.num_params if figure_name == "parameters" else line.mult_adds
-        own = line.row.num_params if figure_name == "parameters" else line.row.own_mult_adds
-        step = explain_rows([line.row]).step(figure_name) if count and count == own else None
-        return step.expr.text if step is not None and step.expr.value == count else None
-
-    return figure
+    count = line.num_params if name == "parameters" else line.mult_adds
+    own = line.row.num_params if name == "parameters" else line.row.own_mult_adds
+    step = explain_rows([line.row]).step(name) if count and count == own else None
+    return step.expr.text if step is not None and step.expr.value == count else None
 
 
 COLUMNS.update({
     "params_arithmetic": Column(
         "Param Arithmetic", "the arithmetic behind `num_params` (see [Arithmetic](#arithmetic))",
-        _arithmetic("parameters"), flat_width=25,
+        partial(_arithmetic, name="parameters"), flat_width=25,
     ),
     "mult_adds_arithmetic": Column(
-        "Mult-Add Arithmetic", "the arithmetic behind `mult_adds`", _arithmetic("mult_adds"), flat_width=25
+        "Mult-Add Arithmetic", "the arithmetic behind `mult_adds`", partial(_arithmetic, name="mult_adds"),
+        flat_width=25,
     ),
     "connected_to": Column(
         "Connected to", "the rows whose output this row reads, as in Keras", connected_to, flat_width=25
