@@ -96,8 +96,7 @@ class RecordedSteps(Steps):
         kernels.settle()
         self._classify_initial_tensors(args, kwargs)
         with ExitStack() as stack:
-            stack.enter_context(self._gradients_named())
-            stack.enter_context(self._optimizers_named())
+            stack.enter_context(self._states_named())
             stack.enter_context(resizing_watched(kernels, ledger))
             self.copy.give_hooks()
             self.engine = engine = kernels.engine = CudaEngine(watch)

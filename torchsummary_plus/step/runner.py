@@ -137,7 +137,7 @@ class Steps:
     def run(self, args: Any, kwargs: Any) -> None:
         """Run all steps for real; what a loop holds between two steps is live at the end."""
         self._classify_initial_tensors(args, kwargs)
-        with self._gradients_named(), self._backwards_named(), self._optimizers_named():
+        with self._states_named(), self._backwards_named():
             self.copy.give_hooks()
             self.copy.settle()
             for _ in self.each():
@@ -274,8 +274,12 @@ class Steps:
             yield
 
     @contextmanager
-    def _gradients_named(self) -> Iterator[None]:
-        """Record each gradient as such, for its parameter's module, as soon as it exists."""
+    def _states_named(self) -> Iterator[None]:
+        """Record gradients and optimizers' states as such, for the parameter's module, as soon as they exist.
+
+        During an optimizer's step, the phase is "optimizer", and in the closure that it calls, "forward".
+        """
+        stepping = self.stepping
 
         def name(index: int, parameter: Tensor) -> None:
             safe_point()
@@ -283,12 +287,29 @@ class Steps:
                 if parameter.grad is not None:
                     self.account.classify([parameter.grad], "gradients", index)
 
+        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+            if is_beside():
+                return None
+            stepping.append(ExitStack())
+            stepping[-1].enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
+            stepping[-1].enter_context(self._stepping(optimizer))
+            return closure_of(args, kwargs, self._phase("forward"))
+
+        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if is_beside():
+                return
+            stepping.pop().close()
+            for stepped, state in optimizer.state.items():
+                self.account.classify(all_tensors(state), "optimizer_state", self._owner_of(stepped, OUTSIDE))
+
         handles = [
             parameter.register_post_accumulate_grad_hook(partial(name, owner))
             for reference, owner in self.parameters.values()
             if (parameter := reference()) is not None and parameter.requires_grad
         ]
         parameter = None  # A step may replace it.
+        handles.append(optimizers.register_optimizer_step_pre_hook(before))
+        handles.append(optimizers.register_optimizer_step_post_hook(after))
         try:
             yield
         finally:
@@ -327,39 +348,6 @@ class Steps:
         if callable(set_to_train):  # Of two modes, as schedule-free optimizers have.
             set_to_train()
         return optimizer
-
-    @contextmanager
-    def _optimizers_named(self) -> Iterator[None]:
-        """Set the phase to optimizer during a step, and record the state as such, for the parameter's module.
-
-        The closure that an optimizer calls runs in the forward phase.
-        """
-        stepping = self.stepping
-
-        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-            if is_beside():
-                return None
-            stepping.append(ExitStack())
-            stepping[-1].enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
-            stepping[-1].enter_context(self._stepping(optimizer))
-            return closure_of(args, kwargs, self._phase("forward"))
-
-        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            if is_beside():
-                return
-            stepping.pop().close()
-            for stepped, state in optimizer.state.items():
-                self.account.classify(all_tensors(state), "optimizer_state", self._owner_of(stepped, OUTSIDE))
-
-        handles = [
-            optimizers.register_optimizer_step_pre_hook(before),
-            optimizers.register_optimizer_step_post_hook(after),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 ACCEPTED = (torch.float16, torch.float32, torch.float64)

@@ -240,9 +240,13 @@ def record(func: OpOverload, args: Any, out: Any) -> Any:
         return [int(mask.sum()) for mask in masks_of(args[1])]
     if func is PACK:
         return args[1].tolist()
-    if isinstance(out, Tensor):
-        return tuple(out.shape), out.dtype
-    return [record(func, args, item) for item in out] if isinstance(out, (list, tuple)) else out
+    return change_tensors(out, lambda tensor: _sized(tensor.shape, tensor.dtype))
+
+
+def _sized(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a meta tensor, which stands for any of its size."""
+    with in_kernel():
+        return torch.empty(shape, dtype=dtype, device=META)
 
 
 OFTEN = 100
@@ -361,7 +365,7 @@ class Guesses:
 INDEX = aten.index.Tensor
 
 LARGEST = 1 << 27
-"""Most elements of all arguments together for which zeros are allocated: half a GiB in float32."""
+"""Most elements that a pass may read as arrays: half a GiB in float32."""
 
 
 def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor | None]) -> Any:
@@ -371,10 +375,10 @@ def size_from_masks(func: OpOverload, args: Any, read: Callable[[Tensor], Tensor
     if func is aten.masked_select.default:
         value = read(args[1])
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-        return None if value is None else ((int(value.expand(shape).sum()),), args[0].dtype)
+        return None if value is None else _sized((int(value.expand(shape).sum()),), args[0].dtype)
     if func is aten.nonzero.default:
         count = count_true(args[0])
-        return None if count is None else ((count, args[0].dim()), torch.int64)
+        return None if count is None else _sized((count, args[0].dim()), torch.int64)
     return None
 
 
@@ -395,27 +399,13 @@ def fakes_of(func: OpOverload, args: Any, kwargs: Any, answer: Any, device: torc
     most = _MOST.get(func.name())
     if answer is None and most is not None:
         answer = most(*args, **kwargs)
-        answer = _least(answer) if least else answer
+        if least:  # Of several results, only the first is the selection.
+            answer = answer[:0] if isinstance(answer, Tensor) else (answer[0][:0], *answer[1:])
     with in_kernel():
         if answer is not None and func is aten.nonzero.default:
-            shape, dtype = answer  # It stores positions by columns: all of the first axis, then all of the second.
-            return wrap(torch.empty_strided(shape, (1, max(1, shape[0])), dtype=dtype, device=META), device)
-        return None if answer is None else _fakes(answer, device)
-
-
-def _least(specs: Any) -> Any:
-    """Return the sizes of an empty selection; of several results, only the first is the selection."""
-    if isinstance(specs, list):
-        return [_least(specs[0]), *specs[1:]]
-    shape, dtype = specs
-    return (0, *shape[1:]), dtype
-
-
-def _fakes(specs: Any, device: torch.device) -> Any:
-    if isinstance(specs, list):
-        return tuple(_fakes(item, device) for item in specs)
-    shape, dtype = specs
-    return wrap(torch.empty(shape, dtype=dtype, device=META), device)
+            # It stores positions by columns: all of the first axis, then all of the second.
+            answer = torch.empty_strided(answer.shape, (1, max(1, len(answer))), dtype=torch.long, device=META)
+        return change_tensors(answer, lambda tensor: wrap(torch.empty_like(tensor), device))
 
 
 def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | None) -> Tensor:
@@ -436,20 +426,20 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None], counts: list[int] | No
 
 
 def _largest_unique(x: Tensor, *flags: Any, **_: Any) -> Any:
-    return [((x.numel(),), x.dtype), (tuple(x.shape), torch.long), ((x.numel(),), torch.long)]
+    return _sized((x.numel(),), x.dtype), _sized(x.shape, torch.long), _sized((x.numel(),), torch.long)
 
 
 def _largest_unique_rows(x: Tensor, dim: int, *flags: Any, **_: Any) -> Any:
-    return [(tuple(x.shape), x.dtype), *[((x.shape[dim],), torch.long)] * 2]
+    return _sized(x.shape, x.dtype), *(_sized((x.shape[dim],), torch.long) for _ in range(2))
 
 
 _MOST: dict[str, Callable[..., Any]] = {
-    "aten::nonzero": lambda x: ((x.numel(), x.dim()), torch.long),
-    "aten::masked_select": lambda x, mask: ((prod(torch.broadcast_shapes(x.shape, mask.shape)),), x.dtype),
+    "aten::nonzero": lambda x: _sized((x.numel(), x.dim()), torch.long),
+    "aten::masked_select": lambda x, mask: _sized((prod(torch.broadcast_shapes(x.shape, mask.shape)),), x.dtype),
     "aten::_unique2": _largest_unique,
     "aten::unique_consecutive": _largest_unique,
     "aten::unique_dim": _largest_unique_rows,
     "aten::unique_dim_consecutive": _largest_unique_rows,
-    "torchvision::nms": lambda boxes, scores, threshold: ((len(boxes),), torch.long),
+    "torchvision::nms": lambda boxes, scores, threshold: _sized((len(boxes),), torch.long),
 }
-"""The largest possible result of an operator: (shape, dtype), or a list of these."""
+"""The largest possible result of an operator, on meta."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial, update_wrapper
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,10 +92,10 @@ class StepFunctions(TorchFunctionMode):
         finally:
             state.in_engine, state.in_transform = outer
 
-    def stand_in(self, func: Any) -> Callable[..., Any]:
+    def stand_in(self, func: Any) -> Any:
         """Return how a function runs without a mode of ours, on the device."""
         if func in _UNDER_MODES and self.watch.is_in_mode():
-            return cast("Callable[..., Any]", func)
+            return func
         if func in _STAND_INS:
             return _STAND_INS[func]
         if func is _linear_kernel:
@@ -110,17 +110,17 @@ class StepFunctions(TorchFunctionMode):
         if func is torch.affine_grid_generator and torch.is_autocast_enabled(self.device.type):
             return cast_grid
         if self.on_cuda:
-            math = partial(self._attention, kernel=torch.ops.aten._scaled_dot_product_attention_math)
+            math = partial(self._composite, Composite.ATTENTION, torch.ops.aten._scaled_dot_product_attention_math)
             return cuda_function(func, self.capability, math) or func
         if func is ATTENTION:
-            return self._attention
+            return partial(self._composite, Composite.ATTENTION, ATTENTION)
         if func is torch._transformer_encoder_layer_fwd and torch.is_autocast_enabled("cpu"):
             return cast_encoder_layer
         if func in _RECURRENCES:
-            return partial(self._recurrence, func)
+            return partial(self._composite, Composite.RECURRENCE, func)
         if func is _ctc_kernel:
             return self._ctc_loss
-        return self._max_pool1d if func in _POOLS else cast("Callable[..., Any]", func)
+        return self._max_pool1d if func in _POOLS else func
 
     def _read(self, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Read a real tensor's values, for which no operator runs, and note what they assume."""
@@ -131,25 +131,21 @@ class StepFunctions(TorchFunctionMode):
             kernels.answers.count(question(kernels.module(), ARRAY, (tensor,)))
         return func(tensor, *args, **kwargs)
 
-    def _attention(self, *args: Any, kernel: Callable[..., Any] = ATTENTION, **kwargs: Any) -> Any:
-        """Without a fused kernel, attention adds the mask in place; under a mode, out of place.
+    def _composite(self, kind: Composite, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a function that, unlike under a mode, adds in place: attention a mask, others a bias.
 
-        Source: aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
+        Inside a recurrent layer no mode sees the products of all steps. Source of attention's sum:
+        aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
-        with self.watch.state.being(composite=None if self.watch.is_in_mode() else Composite.ATTENTION):
-            return kernel(*args, **kwargs)
+        with self.watch.state.being(composite=None if self.watch.is_in_mode() else kind):
+            return func(*args, **kwargs)
 
-    def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
         """Add the bias in place for inputs that are not 2-d, as ``linear`` does without a mode."""
         flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
         if bias is None or flat or self.watch.is_in_mode():
             return _linear_kernel(input, weight, bias)
-        return cast("torch.Tensor", self._recurrence(_linear_kernel, input, weight, bias))
-
-    def _recurrence(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a recurrent layer as one function, inside which no mode sees the products of all steps."""
-        with self.watch.state.being(composite=Composite.RECURRENCE):
-            return func(*args, **kwargs)
+        return self._composite(Composite.RECURRENCE, _linear_kernel, input, weight, bias)
 
     def _ctc_loss(
         self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *args: Any, **kw: Any
