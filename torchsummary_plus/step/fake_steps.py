@@ -360,7 +360,6 @@ def _prepared(
     moved = task.device.type != original.device().type
     if_used, work = IfUsed(ledger, moved and on_cuda), Work(ledger, task.step.steps)
     stack.callback(if_used.settle)
-    uses = [if_used] if moved or surroundings.reach.of_packages else []
     follow_meta_storages(kernels, ledger)
     registered = {id(tensor) for tensor in tensors_in(with_loss(original, task.step))}
 
@@ -381,7 +380,7 @@ def _prepared(
         raise forward_error(error, Pass(original, run_really, []), ()) from error
     tree = copy.tree
     watch = kernels.watch = Pass(
-        tree, kernels, [*uses, embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
+        tree, kernels, [if_used, embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
     )
     set_mode(tree, task.step.mode == "train", kernels)
     rehearsal = task.rehearsal

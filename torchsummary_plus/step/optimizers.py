@@ -204,9 +204,9 @@ def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: An
     how += "; each line search is assumed to accept its first point" if by_search else ""
     answers.assume(OUTSIDE, type(optimizer).__name__, how)
     ledger.assuming = SEARCHED if by_search else 0.0
-    outer, answers.is_search = answers.is_search, True
+    answers.is_search = True
     try:
         yield
     finally:
-        ledger.assuming, answers.is_search = None, outer
+        ledger.assuming, answers.is_search = None, False
         group.update(tolerances)

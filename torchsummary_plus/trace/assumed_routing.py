@@ -82,8 +82,3 @@ _CHOICES = {
     id(aten.argsort.stable): ALL,
 }
 """Operators by which routers choose, by identity since operators are slow to hash: one, all, or as an argument says."""
-
-
-def with_choice(out: Any, indices: Tensor) -> Any:
-    """Return an operator's result with its indices replaced."""
-    return indices if isinstance(out, Tensor) else (out[0], indices)

@@ -31,7 +31,7 @@ from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
 from ..ops.shapes.pointwise import writes_alike
-from .assumed_routing import Routers, with_choice
+from .assumed_routing import Routers
 
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
@@ -103,8 +103,11 @@ class FakeKernels(Access):
             for tensor in written(func, args, kwargs):
                 self._taint(tensor)
         out = _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
-        choice = None if self.routers is None else self.routers.choice(func, args, kwargs)
-        return out if choice is None else with_choice(out, self.choice_of(choice))
+        indices = None if self.routers is None else self.routers.choice(func, args, kwargs)
+        if indices is None:
+            return out
+        choice = self.choice_of(indices)
+        return choice if isinstance(out, torch.Tensor) else (out[0], choice)
 
     __call__ = on_fakes
 
