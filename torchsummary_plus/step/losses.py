@@ -88,15 +88,15 @@ SPELLINGS = {
 class Loss:
     """A requested loss: its name, its function and its targets; with targets it takes two arguments.
 
-    ``target_kind`` is the kind of targets to make if the user passes no ``own_targets``. torch's losses apply to the
-    output's logits if it has any, else to its first floating-point tensor; a user's loss gets the whole output.
+    ``target_kind`` is the kind of targets that torch's loss takes, made if the user passes no ``own_targets``; "" for a
+    user's loss. torch's apply to the output's logits if it has any, else to its first floating-point tensor; a user's
+    loss gets the whole output.
     """
 
     name: str
     function: Callable[..., Any]
     own_targets: Any = None
     target_kind: str = ""
-    is_torchs: bool = False
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -126,12 +126,16 @@ class Loss:
     def __call__(self, output: Any, targets: Any, inputs: Any) -> tuple[Tensor, Any, str]:
         """Return an output's loss, its targets, and a note if targets were created.
 
-        Without ``targets`` they are created to fit the output and the model's ``inputs``.
+        Without ``targets`` they are created to fit the output and the model's ``inputs``. Raises :class:`InputError` if
+        no backward can start at what the user's loss returned.
         """
-        if not self.target_kind and self.own_targets is None:
-            return self._checked(self.function(output)), None, ""
-        if not self.is_torchs:
-            return self._checked(self.function(output, targets)), targets, ""
+        if not self.target_kind:
+            loss = self.function(output) if self.own_targets is None else self.function(output, targets)
+            if callable(getattr(loss, "backward", None)) and getattr(loss, "requires_grad", True):
+                return loss, targets, ""
+            returned = "None" if loss is None else f"a {type(loss).__name__}"
+            returned = "a tensor without a gradient" if isinstance(loss, Tensor) else returned
+            raise InputError(f"loss {self.name} returned {returned}; accepted: one number as a tensor with a gradient")
         scores = prediction(output)
         last = self.target_kind == CLASSES and _classes_are_last(scores, output, inputs, targets)
         note = ""
@@ -140,14 +144,6 @@ class Loss:
         if last and self.function is not causal_lm:
             return self.function(scores.flatten(0, -2), targets.flatten()), targets, note
         return self.function(scores, targets), targets, note
-
-    def _checked(self, loss: Any) -> Any:
-        """Return what the user's loss returned. Raises :class:`InputError` if no backward can start there."""
-        if callable(getattr(loss, "backward", None)) and getattr(loss, "requires_grad", True):
-            return loss
-        returned = "None" if loss is None else f"a {type(loss).__name__}"
-        returned = "a tensor without a gradient" if isinstance(loss, Tensor) else returned
-        raise InputError(f"loss {self.name} returned {returned}; accepted: one number as a tensor with a gradient")
 
     def _make_targets(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
         shape, dtype, classes = tuple(scores.shape), torch.int64, ""
@@ -174,12 +170,12 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
         name = SPELLINGS.get(loss.lower(), "")
         if not name:
             raise choice_error("loss", loss, [*LOSSES, "a callable"])
-        return Loss(name, LOSSES[name].function, own_targets, LOSSES[name].targets, True)
+        return Loss(name, LOSSES[name].function, own_targets, LOSSES[name].targets)
     bare = _bare(loss)
     name = getattr(bare, "__name__", type(bare).__name__)
     for named in LOSSES.values():
         if bare is _bare(named.function) or (named.module is not None and isinstance(loss, named.module)):
-            return Loss(name, loss, own_targets, named.targets, True)
+            return Loss(name, loss, own_targets, named.targets)
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         raise InputError(f"loss is the class {loss.__name__}, not an instance; call it: {loss.__name__}(...)")
     if not callable(loss):

@@ -316,11 +316,6 @@ Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of query, key and value by the kernel that the GPU runs."""
 
 
-def cast_encoder_layer(*args: Any, **kwargs: Any) -> Tensor:
-    """Run an encoder layer on the CPU under autocast, which casts the arguments of each operator inside it."""
-    return encoder_layer(torch._native_multi_head_attention, *args, **kwargs)
-
-
 def encoder_layer(
     attend: Callable[..., Any], src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor,
     qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float,

@@ -35,7 +35,7 @@ from ...trace.state import Composite
 from ...trace.valued_kernels import longest_target
 from ..real_steps import MAKERS, READS, one_hot, read_out
 from .cuda_engine import CudaEngine
-from .cuda_functions import ATTENTION, cast_encoder_layer, cuda_function
+from .cuda_functions import ATTENTION, cuda_function, encoder_layer
 
 _NODE = "_torchsummary_plus_node"
 
@@ -115,7 +115,7 @@ class StepFunctions(TorchFunctionMode):
         if func is ATTENTION:
             return partial(self._composite, Composite.ATTENTION, ATTENTION)
         if func is torch._transformer_encoder_layer_fwd and torch.is_autocast_enabled("cpu"):
-            return cast_encoder_layer
+            return partial(encoder_layer, torch._native_multi_head_attention)  # Its operators' arguments are cast.
         if func in _RECURRENCES:
             return partial(self._composite, Composite.RECURRENCE, func)
         if func is _ctc_kernel:
