@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...live import compat
 from ...live.fakes import follow_renewals
-from ...live.stored import is_transformed, stored
+from ...live.stored import stored
 from ...trace.kernels import NUMBER_BYTES
 
 aten = torch.ops.aten
@@ -92,13 +92,7 @@ class SavedNumbers:
             self._record(next(iter(stored(saved))).untyped_storage(), 0.0)
 
     def of_wrapper(self, out: Any) -> None:
-        """Record numbers kept by the nodes of a product's result that is a wrapper, which the inner operator lacks.
-
-        A wrapper is a tensor of a ``torch.func`` transform, or of a subclass such as ``NestedTensor``.
-        """
-        while is_transformed(out):
-            self._record_other(out)
-            out = compat.functorch_unwrapped(out)
+        """Record a number kept by a product's node that the inner operator lacks: of a ``NestedTensor``, for example."""
         if compat.is_wrapper_subclass(out):
             self._record_other(out)
 
