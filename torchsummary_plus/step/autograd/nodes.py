@@ -92,7 +92,7 @@ class SavedNumbers:
             self._record(next(iter(stored(saved))).untyped_storage(), 0.0)
 
     def of_wrapper(self, out: Any) -> None:
-        """Record a number kept by a product's node that the inner operator lacks: of a ``NestedTensor``, for example."""
+        """Record a number that a product's node keeps and the inner operator lacks, as of a ``NestedTensor``."""
         if compat.is_wrapper_subclass(out):
             self._record_other(out)
 
