@@ -201,10 +201,10 @@ def measured(case: CompiledCase, card: str, with_triton: bool) -> dict[str, dict
     if card:
         from torch._inductor.async_compile import AsyncCompile
 
-        from torchsummary_plus.compiled.compat import Nothing  # Not above: a prediction imports the compiler itself.
+        from torchsummary_plus.compiled.compat import nothing  # Not above: a prediction imports the compiler itself.
 
         if not with_triton:
-            AsyncCompile.triton = lambda *_, **__: Nothing()  # type: ignore[method-assign]
+            AsyncCompile.triton = lambda *_, **__: nothing  # type: ignore[method-assign]
         model, inputs = model.cuda(), tuple(tensor.cuda() for tensor in inputs)
     compiled, found, began = torch.compile(model), {}, time.perf_counter()
     steps_of(next(case.cases())[1], compiled, inputs)

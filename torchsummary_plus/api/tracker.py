@@ -18,7 +18,7 @@ from torch import nn
 from ..data.arguments import names_cures
 from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
 from ..formats.text import printable
-from ..results.track_report import TrackReport, opening_text, point_text, table_head, table_row
+from ..results.track_report import TrackReport, point_text, table_head, table_row
 from ..table.inputs import as_device
 from ..table.modules import class_name
 from ..watch.meters import default_device, device_memory, device_name, empty_cache
@@ -165,4 +165,4 @@ class MemTracker(ContextDecorator):
             stream.write(printable(head + table_row(len(self._points), point, self.detail), stream))
         else:
             with self._file.open("a", encoding="utf-8") as file:
-                file.write((opening_text(point) if is_first else "") + point_text(point, self.detail))
+                file.write(point_text(point, self.detail, is_first))

@@ -73,18 +73,11 @@ def wrap(where: str, replacement: Callable[..., Any], loss: str = _ALL) -> None:
     put(where, wraps(own)(lambda *args, **kwargs: replacement(own, *args, **kwargs)), loss)
 
 
-class Nothing:
-    """A compiled kernel that does nothing, however it is launched."""
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing, as a compiled kernel; one of Triton is called by its ``run``."""
 
-    def __call__(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
 
-    run = __call__
-
-    def __getattr__(self, name: str) -> Nothing:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
+nothing.run = nothing  # type: ignore[attr-defined]
 
 
 def compile_nothing() -> None:
@@ -93,14 +86,14 @@ def compile_nothing() -> None:
     No cache is read or written, no compiler is looked for, and no address is.
     """
     for kind in ("cpp_pybinding", "cpp", "triton", "multi_kernel", "wait"):
-        put(f"torch._inductor.async_compile:AsyncCompile.{kind}", always(Nothing()))
+        put(f"torch._inductor.async_compile:AsyncCompile.{kind}", always(nothing))
     put("torch._inductor.cpp_builder:get_cpp_compiler", always("g++"))
     put("torch._inductor.cpu_vec_isa:VecISA.check_build", always(True))
     generated = "torch._C._dynamo.guards"
     for device in ("cpu", "cuda"):
         put(f"{generated}:_empty_strided_{device}", partial(_empty, device))
     put(f"{generated}:_reinterpret_tensor", _reinterpreted)
-    put(f"{generated}:assert_alignment", always(None))
+    put(f"{generated}:assert_alignment", nothing)
     put("torch._inductor.compile_fx:get_input_idxs_to_check", always(()))
     inductor_config.force_disable_caches, inductor_config.compile_threads = True, 1
     functorch_config.enable_autograd_cache = False
@@ -163,18 +156,18 @@ def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, None])
     }
     answers |= {
         "torch.cuda:_DeviceGuard": Guard,
-        "torch.cuda:_lazy_init": always(None),
+        "torch.cuda:_lazy_init": nothing,
         "torch.cuda:default_generators": (Generator(),),
         "torch.cuda:get_device_name": always(card.name),
         "torch.cuda:get_rng_state": always(torch.zeros(16, dtype=torch.uint8)),
-        "torch.cuda:set_device": always(None),
-        "torch.cuda:set_rng_state": always(None),
+        "torch.cuda:set_device": nothing,
+        "torch.cuda:set_rng_state": nothing,
         f"{interface}.Worker.current_device": always(0),
         f"{interface}.Worker.get_device_properties": always(properties),
         f"{interface}.current_device": always(0),
         f"{interface}.device_count": always(1),
         f"{interface}.is_bf16_supported": has_bfloat16,
-        f"{interface}.raise_if_triton_unavailable": always(None),
+        f"{interface}.raise_if_triton_unavailable": nothing,
         "torch._inductor.fx_passes.pad_mm:_should_pad": should_pad,
         "torch._inductor.fx_passes.pad_mm:has_triton": always(True),
         "torch._inductor.scheduler:has_triton": always(True),
@@ -187,8 +180,13 @@ def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, None])
         put(where, answer, _CUDA)
     for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice"):  # Which a CPU build lacks.
         setattr(torch._C, name, always(0))
-    for part in ("joint_graph", "post_grad"):
-        wrap(f"torch._inductor.fx_passes.{part}:lazy_init", _trace_on_cpu, _CUDA)
+    for part in ("joint_graph", "post_grad"):  # These trace inductor's patterns, on real tensors: on the CPU.
+        where = f"torch._inductor.fx_passes.{part}:lazy_init"
+        trace = place(where, _CUDA).value
+        if not trace.cache_info().currsize:  # Otherwise the process has compiled before, and has them.
+            with compat.replaced({(torch.cuda, "is_available"): always(False)}):
+                trace(torch.device("cpu"))
+        put(where, nothing, _CUDA)
     wrap("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _fold_on_cpu, _CUDA)
     wrap("torch:_C._select_conv_backend", _choose_backend, _CUDA)
     wrap("torch:_C._conv_determine_backend_memory_format", _suggest_layout, _CUDA)
@@ -221,13 +219,6 @@ def _properties(card: Card, capability: Capability) -> Any:
         gcnArchName="",
         is_integrated=0,
     )
-
-
-def _trace_on_cpu(own: Any, *_: Any) -> None:
-    """Trace inductor's own patterns, on real tensors, unless the process has compiled before and has them."""
-    if not own.cache_info().currsize:
-        with compat.replaced({(torch.cuda, "is_available"): always(False)}):
-            own(torch.device("cpu"))
 
 
 def _fold_on_cpu(own: Callable[..., Any], folder: Any, node: Any) -> Any:

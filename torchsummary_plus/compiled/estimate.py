@@ -26,8 +26,6 @@ from ..live.versions import parsed
 from ..step.fake_steps import NeedsValuesError, Task
 from .subprocess import in_subprocess
 
-RELEASES = (2, 13), (2, 15)
-"""The first and the last release of torch whose compiler this was tested with."""
 SECONDS = 900.0
 """After how many seconds the uncompiled step is the answer."""
 ANSWERS: MutableMapping[nn.Module, dict[bytes, MemoryLog]] = WeakKeyDictionary()
@@ -35,8 +33,8 @@ CONFIGS = "torch._dynamo.config", "torch._functorch.config", "torch._inductor.co
 
 
 def is_known_release() -> bool:
-    """Return whether this release of torch is one whose compiler is known."""
-    return RELEASES[0] <= parsed(torch.__version__) <= RELEASES[1]
+    """Return whether this release of torch is one with whose compiler this was tested."""
+    return (2, 13) <= parsed(torch.__version__) <= (2, 15)
 
 
 def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> MemoryLog:

@@ -49,34 +49,6 @@ MODULE_FIELDS = (
 )  # fmt: skip
 
 
-def tracking_tables(tracking: Tracking, columns: Iterable[str] | None = None) -> tuple[Table, ...]:
-    """Return the table of points (by default with every known column but the time) and that of the watched modules.
-
-    Raises :class:`InputError` for an unknown column.
-    """
-    known = {field.name: field for field in POINT_COLUMNS}
-    if columns is None:
-        shown = [f for f, read in POINT_COLUMNS.items() if any(read(point) is not None for point in tracking.points)]
-        names = [field.name for field in shown if field.name != "time"]
-    else:
-        names = [columns] if isinstance(columns, str) else list(columns)
-    for name in names:
-        if name not in known:
-            raise choice_error("column", name, known)
-    fields, rows = tuple(known[name] for name in names), []
-    for number, point in enumerate(tracking.points, 1):
-        own = cells(fields, (POINT_COLUMNS[field](point) for field in fields))
-        rows.append(TableRow(point.label or str(number), f"{point.file}:{point.line}", 0, own))
-    points = Table(f"Tensors on {tracking.device}", "Point", fields, tuple(rows))
-    if not tracking.modules:
-        return (points,)
-    rows = []
-    for module in tracking.modules:
-        own = cells(MODULE_FIELDS, (getattr(module, field.name) for field in MODULE_FIELDS))
-        rows.append(TableRow(f"{module.path or '(root)'} ({module.class_name})", module.path, 0, own))
-    return points, Table("Modules watched", "Module (type)", MODULE_FIELDS, tuple(rows))
-
-
 MOST_OWNERS = 3  # Maximum number of owners named on a line.
 MOST_GROUPS = 5  # Maximum number of groups of tensors listed below a row.
 ROW = "{:>3}  {:<33}  {:>11}  {:>11}  {:>11}"  # A row of the printed table, 77 characters wide.
@@ -106,13 +78,12 @@ def table_row(number: int, point: TrackPoint, detail: bool = True) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def opening_text(point: TrackPoint) -> str:
-    """Return the first line of a file."""
-    return f"GPU Memory Track | {point.time} | {_totals(point)}\n\n"
+def point_text(point: TrackPoint, detail: bool, is_first: bool) -> str:
+    """Return what appeared (+) and disappeared (-), aligned, then the call's line with the totals in binary units.
 
-
-def point_text(point: TrackPoint, detail: bool = True) -> str:
-    """Return what appeared (+) and disappeared (-), aligned, then the call's line with the totals in binary units."""
+    The first point of a file has a title.
+    """
+    title = [f"GPU Memory Track | {point.time} | {_totals(point)}", ""] if is_first else []
     changes = [("+", group) for group in point.appeared] + [("-", group) for group in point.gone]
     shown = [(str(group.count), str(group.shape), size_text(group.nbytes)) for _, group in changes]
     widths = [max([least, *map(len, column)]) for least, *column in zip(WIDTHS, *shown)]
@@ -125,7 +96,7 @@ def point_text(point: TrackPoint, detail: bool = True) -> str:
         lines.append(one_line(" | ".join(cells if owners else cells[:-1])))
     where = one_line(f"{point.file} line {point.line}: {point.function}" + (f" ({point.label})" if point.label else ""))
     after = ["", f"At {where:<50} {_totals(point)}", ""]
-    return "".join(f"{line}\n" for line in [*(lines if detail else []), *after])
+    return "".join(f"{line}\n" for line in [*title, *(lines if detail else []), *after])
 
 
 WIDTHS = (3, 20, 10)  # Minimum widths of counts, sizes and bytes.
@@ -165,4 +136,24 @@ class TrackReport(Views, Figures, Tracking):
         return draw_tracking(self, placed(ax, width))
 
     def _tables(self, look: Chosen) -> tuple[Table, ...]:
-        return tracking_tables(self, look.get("columns"))
+        known, columns = {field.name: field for field in POINT_COLUMNS}, look.get("columns")
+        if columns is None:  # Every known one but the time.
+            shown = [f for f, read in POINT_COLUMNS.items() if any(read(point) is not None for point in self.points)]
+            columns = [field.name for field in shown if field.name != "time"]
+        columns = [columns] if isinstance(columns, str) else list(columns)
+        for name in columns:
+            if name not in known:
+                raise choice_error("column", name, known)
+        fields = tuple(known[name] for name in columns)
+        rows = []
+        for number, point in enumerate(self.points, 1):
+            own = cells(fields, (POINT_COLUMNS[field](point) for field in fields))
+            rows.append(TableRow(point.label or str(number), f"{point.file}:{point.line}", 0, own))
+        points = Table(f"Tensors on {self.device}", "Point", fields, tuple(rows))
+        if not self.modules:
+            return (points,)
+        rows = []
+        for module in self.modules:
+            own = cells(MODULE_FIELDS, (getattr(module, field.name) for field in MODULE_FIELDS))
+            rows.append(TableRow(f"{module.path or '(root)'} ({module.class_name})", module.path, 0, own))
+        return points, Table("Modules watched", "Module (type)", MODULE_FIELDS, tuple(rows))

@@ -407,12 +407,7 @@ def _notes(log: MemoryLog, info: StepInfo, gpu: GPU, mean: float) -> Iterator[st
         yield f"{', '.join(name for name, _ in log.uncounted[:3])}: arithmetic unknown, only the traffic is counted"
     if info.world_size > 1:
         yield f"rank {info.rank} of {info.world_size}: communication is not included"
-    yield from _of_dtypes(dtypes, gpu)
-
-
-def _of_dtypes(dtypes: Mapping[str, int], gpu: GPU) -> Iterator[str]:
-    """Yield what is assumed of dtypes in which at least a tenth of the arithmetic is done."""
-    most = sum(dtypes.values())
+    most = sum(dtypes.values())  # Named are dtypes in which at least a tenth of the arithmetic is done.
     main = [dtype for dtype, flops in dtypes.items() if 10 * flops >= most > 0]
     if TF32 in main and gpu.peaks is not None and gpu.peaks.tf32_tflops is not None:
         yield "float32 products run in TF32, as torch's switches allow"
