@@ -7,7 +7,6 @@ proportional to the size (three sizes may show another line), those at its own s
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -49,9 +48,6 @@ AT_ONCE, AT_ONCE_WORK = 1 << 19, 3 * 10**8
 
 LARGEST = 1 << 29
 """Most bytes of a tried call's arguments and results."""
-
-LARGEST_SHARED = 1 << 30
-"""Most bytes of the storages that its arguments are parts of."""
 
 LONGEST = 10**11
 """Most multiply-adds of a tried call: seconds on one core."""
@@ -175,8 +171,8 @@ def _known(
         return None
     if id(func) in _OF_STORAGES:
         read += [(int(tensor.storage_offset()), tensor.untyped_storage().nbytes()) for tensor in operands]
-    else:
-        read.append(_sharing(operands))
+    ids = list(map(id, operands))
+    read.append(tuple(map(ids.index, ids)))  # Which are one tensor.
     read += [] if torch.Tag.pointwise in func.tags else _contents(operands)
     key = tuple(read)
     try:
@@ -229,11 +225,13 @@ def _with_masks(func: OpOverload, call: Call) -> Course | AtMost | None:
 
 
 def _fits(func: OpOverload, call: Call) -> bool:
-    """Whether a call is within the limits of memory, and does not abort the process."""
-    tensors = tensors_of(call)
-    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > LARGEST or _may_abort(func, call.args):
-        return False
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors) <= LARGEST_SHARED
+    """Whether a call is within the limit of memory, and does not abort the process."""
+    is_of_storages = id(func) in _OF_STORAGES
+    sizes = (
+        tensor.untyped_storage().nbytes() if is_of_storages else tensor.numel() * tensor.element_size()
+        for tensor in tensors_of(call)
+    )
+    return sum(sizes) <= LARGEST and not _may_abort(func, call.args)
 
 
 def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
@@ -357,17 +355,15 @@ def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fi
 def _fresh(func: OpOverload, call: Call, fill: Fill | None) -> tuple[Any, dict[str, Any]]:
     """Return a call's arguments as real tensors, with generators and packed weights of its own.
 
-    Each tensor becomes a copy, always the same, as kernels may check for shared memory; one that shares its storage
-    becomes a part of a copy of all of it.
+    Each tensor becomes a copy, always the same; for a kernel whose results are as large as an argument's storage, a
+    part of one as large.
     """
-    operands = tensors_of((*call.args, *call.kwargs.values()))
-    whole = set(map(_place, operands)) if id(func) in _OF_STORAGES else _shared(operands)
+    copy_of = _part if id(func) in _OF_STORAGES else _real
     known: dict[int, Tensor] = {}
-    storages: dict[int, torch.UntypedStorage] = {}
 
     def real(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            known[id(tensor)] = copy = _part(tensor, storages) if _place(tensor) in whole else _real(tensor)
+            known[id(tensor)] = copy = copy_of(tensor)
             if fill is not None and (isinstance(tensor, Fake) or tensor.is_meta):
                 with torch.no_grad():
                     fill(copy)
@@ -448,48 +444,30 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...]) -> bool:
     return is_reordered and skips and 1 in (x.shape[1], weight.shape[0], weight.shape[1])
 
 
-def _sharing(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return which tensors are identical, which share a storage, and their positions in it."""
-    ids, places = list(map(id, tensors)), list(map(_place, tensors))
-    if len(set(places)) == len(places):
-        return ()
-    return tuple(zip(map(ids.index, ids), map(places.index, places), (tensor.storage_offset() for tensor in tensors)))
-
-
 def _place(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _shared(tensors: Iterable[Tensor]) -> set[int]:
-    """Return the storages of which several tensors are parts."""
-    places = Counter(_place(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values())
-    return {place for place, number in places.items() if number > 1}
-
-
-def _part(tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
-    """Return a part of the copy of a storage that several tensors share."""
-    storage = tensor.untyped_storage()
-    if _place(tensor) not in storages:
-        storages[_place(tensor)] = (
-            torch.zeros(storage.nbytes(), dtype=torch.uint8, device=CPU).untyped_storage()
-            if isinstance(tensor, Fake)
-            else storage.clone()
-        )
+def _part(tensor: Tensor) -> Tensor:
+    """Return zeros, with the same strides, in a storage of the same size."""
+    storage = torch.zeros(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU).untyped_storage()
     whole = torch.empty(0, dtype=tensor.dtype, device=CPU)
-    return _marked(whole.set_(storages[_place(tensor)], tensor.storage_offset(), tensor.shape, tensor.stride()), tensor)
+    return _marked(whole.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()), tensor)
 
 
 def _real(tensor: Tensor) -> Tensor:
     """Return a copy with the same strides; zeros for a fake, or for the meta tensor of one that the kernel resized."""
-    if not isinstance(tensor, Fake) and not tensor.is_meta:
-        copy = tensor.detach().clone()
-        return copy if copy.stride() == tensor.stride() else _part(tensor, {})
+    is_known = not isinstance(tensor, Fake) and not tensor.is_meta
+    if is_known and (copy := tensor.detach().clone()).stride() == tensor.stride():
+        return copy
     if tensor._is_zerotensor():
         zeros: Tensor = aten._efficientzerotensor.default(tensor.shape, dtype=tensor.dtype, device=CPU)
         return zeros
     extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1
     zeros = torch.zeros(extent if tensor.numel() else 0, dtype=tensor.dtype, device=CPU)
     zeros = torch.as_strided(zeros, tensor.shape, tensor.stride()).detach()
+    if is_known:
+        _unexpanded(zeros).copy_(_unexpanded(tensor.detach()))
     return _marked(zeros, tensor).requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
