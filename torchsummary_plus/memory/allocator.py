@@ -26,8 +26,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from operator import itemgetter
 
-from ..data.errors import InputError
 from ..data.units import MIB, MIN_BLOCK, SMALL_REQUEST, round_up
 from .allocator_options import AllocatorOptions
 
@@ -49,9 +49,8 @@ class CpuAllocator:
         self._live: dict[int, int] = {}
 
     def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
-        """Allocate and return 0, or return how much too low the limit is; raises InputError for a live block."""
-        if nbytes <= 0 or block in self._live:
-            raise _cannot_allocate(block, nbytes)
+        """Allocate and return 0, or return how much too low the limit is."""
+        assert nbytes > 0 and block not in self._live
         total = self.allocated_bytes + nbytes
         if total > self._limit:
             return total - self._limit
@@ -61,11 +60,8 @@ class CpuAllocator:
         return 0
 
     def free(self, block: int) -> None:
-        """Free a block; raises InputError if it is not live."""
-        nbytes = self._live.pop(block, None)
-        if nbytes is None:
-            raise _cannot_free(block)
-        self.allocated_bytes = self.reserved_bytes = self.allocated_bytes - nbytes
+        """Free a block."""
+        self.allocated_bytes = self.reserved_bytes = self.allocated_bytes - self._live.pop(block)
 
 
 class CachingAllocator:
@@ -92,8 +88,7 @@ class CachingAllocator:
 
     def allocate(self, block: int, nbytes: int, stream: int = 0) -> int:
         """Allocate and return 0; else empty the cache and return how many bytes too low the limit is."""
-        if nbytes <= 0 or block in self._live:
-            raise _cannot_allocate(block, nbytes)
+        assert nbytes > 0 and block not in self._live
         size = self.options.rounded(nbytes)
         if stream not in self._pools:
             self._pools[stream] = self._new_pools()
@@ -108,10 +103,8 @@ class CachingAllocator:
         return 0
 
     def free(self, block: int) -> None:
-        """Return the block to the cache, merged with its cached neighbours; raises InputError if it is not live."""
-        freed = self._live.pop(block, None)
-        if freed is None:
-            raise _cannot_free(block)
+        """Return the block to the cache, merged with its cached neighbours."""
+        freed = self._live.pop(block)
         self.allocated_bytes -= freed.size
         freed.pool.put(freed)
 
@@ -171,16 +164,6 @@ class CachingAllocator:
 Allocator = CachingAllocator | CpuAllocator
 
 
-def _cannot_allocate(block: int, nbytes: int) -> InputError:
-    if nbytes <= 0:
-        return InputError(f"Block {block} is allocated with {nbytes} bytes; accepted: 1 or more")
-    return InputError(f"Block {block} is allocated while it is live; free it first, or give each block its own number")
-
-
-def _cannot_free(block: int) -> InputError:
-    return InputError(f"Block {block} is freed while it is not live; accepted: a block that was allocated before")
-
-
 SMALL_SEGMENT = 2 * MIB
 OWN_SEGMENT = 10 * MIB
 """From this size on, a request in the large pool gets its own segment ..."""
@@ -192,22 +175,22 @@ ADDRESS_SPACE = 1 << 60
 
 
 class Block:
-    """Contiguous bytes: allocated, cached (free for reuse) or unmapped (addresses without memory)."""
+    """Contiguous bytes: allocated, cached (free for reuse) or unmapped (cached addresses without memory)."""
 
     __slots__ = ("address", "cached", "following", "mapped", "pool", "previous", "size")
 
-    def __init__(self, address: int, size: int, pool: Pool) -> None:
+    def __init__(self, address: int, size: int, pool: Pool, mapped: bool = True) -> None:
         self.address = address
         self.size = size
         self.pool = pool
         self.cached = False
-        self.mapped = True
+        self.mapped = mapped
         self.previous: Block | None = None
         self.following: Block | None = None
 
     def split(self, size: int) -> Block:
         """Keep the first ``size`` bytes and return the rest."""
-        rest = Block(self.address + size, self.size - size, self.pool)
+        rest = Block(self.address + size, self.size - size, self.pool, self.mapped)
         rest.previous, rest.following = self, self.following
         if self.following is not None:
             self.following.previous = rest
@@ -241,7 +224,7 @@ class Block:
 
 
 class Pool:
-    """A pool's cached blocks by size, then address, and the unmapped blocks of its expandable segment by address.
+    """A pool's cached blocks by size, then address, and those of its expandable segment without memory.
 
     ``page`` is its usual segment size, and the growth step of an expandable segment; the rest of a block is split off
     from ``split_from`` bytes on.
@@ -253,7 +236,7 @@ class Pool:
         self.page = page
         self.split_from = split_from
         self.cached: list[tuple[int, int, Block]] = []
-        self.unmapped: list[tuple[int, Block]] = []
+        self.unmapped: list[tuple[int, int, Block]] = []
 
     def first_fit(self, size: int) -> int:
         """Return the index of the smallest cached block of at least ``size`` bytes; past the last if there is none."""
@@ -277,39 +260,24 @@ class Pool:
         return block
 
     def remove(self, block: Block) -> None:
-        """Take a block out of the cache."""
-        del self.cached[bisect_left(self.cached, (block.size, block.address, block))]
+        """Take a block out of the cache, or of the unmapped ones."""
+        blocks = self.cached if block.mapped else self.unmapped
+        del blocks[bisect_left(blocks, (block.size, block.address, block))]
         block.cached = False
 
     def put(self, block: Block) -> Block:
-        """Cache a block, merged with its cached neighbours, and return the merged block."""
+        """Cache a block, merged with neighbours that are cached or unmapped as it is, and return the merged block."""
         before, after = block.previous, block.following
-        if after is not None and after.cached:
+        if after is not None and after.cached and after.mapped == block.mapped:
             self.remove(after)
             block.absorb_following()
-        if before is not None and before.cached:
+        if before is not None and before.cached and before.mapped == block.mapped:
             self.remove(before)
             before.absorb_following()
             block = before
         block.cached = True
-        insort(self.cached, (block.size, block.address, block))
+        insort(self.cached if block.mapped else self.unmapped, (block.size, block.address, block))
         return block
-
-    def put_unmapped(self, block: Block) -> None:
-        """Add a block without memory, merged with its unmapped neighbours."""
-        before, after = block.previous, block.following
-        block.mapped = False
-        if after is not None and not after.mapped:
-            self.remove_unmapped(after)
-            block.absorb_following()
-        if before is not None and not before.mapped:
-            before.absorb_following()
-        else:
-            insort(self.unmapped, (block.address, block))
-
-    def remove_unmapped(self, block: Block) -> None:
-        """Take a block out of the unmapped ones."""
-        del self.unmapped[bisect_left(self.unmapped, (block.address, block))]
 
 
 class FixedSegments:
@@ -355,10 +323,10 @@ class ExpandableSegments:
         """Map the missing pages and return the block they complete."""
         block = self._lowest_place(pool, size)
         for gap, nbytes in list(self._gaps(block, pool.page, size)):
-            pool.remove_unmapped(gap)
-            gap.mapped = True
+            pool.remove(gap)
             if nbytes < gap.size:
-                pool.put_unmapped(gap.split(nbytes))
+                pool.put(gap.split(nbytes))
+            gap.mapped = True
             block = pool.put(gap)
         pool.remove(block)
         return block
@@ -375,7 +343,8 @@ class ExpandableSegments:
             pool.remove(block)
             pages = block.split(begin - block.address) if begin > block.address else block
             rest = pages.split(end - begin) if end < pages.address + pages.size else None
-            pool.put_unmapped(pages)
+            pages.mapped = False
+            pool.put(pages)
             for part in (rest, None if pages is block else block):
                 if part is not None:
                     pool.put(part)
@@ -396,13 +365,13 @@ class ExpandableSegments:
         if not pool.unmapped:
             address = round_up(self.next_address, pool.page)
             self.next_address = address + ADDRESS_SPACE
-            pool.put_unmapped(Block(address, ADDRESS_SPACE, pool))
-        for _, gap in pool.unmapped:
+            pool.put(Block(address, ADDRESS_SPACE, pool, mapped=False))
+        for _, _, gap in sorted(pool.unmapped, key=itemgetter(1)):
             before = gap.previous
             first = before if before is not None and before.cached else gap
             block: Block | None = first
             room = 0
-            while room < size and block is not None and (block.cached or not block.mapped):
+            while room < size and block is not None and block.cached:
                 room += block.size
                 block = block.following
             if room >= size:
