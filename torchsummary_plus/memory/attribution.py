@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, islice
 from math import ceil
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 from ..data.memory_records import (
@@ -65,25 +65,22 @@ def storage_kinds(log: MemoryLog) -> tuple[str, ...]:
 
     A storage allocated before a backward and still live in it is a saved activation; any other is temporary.
     """
-    backwards = list(accumulate(moment.phase == "backward" for moment in log.moments))
-    born, died = lifetimes(log)
-
-    def kind(number: int) -> str:
-        recorded = log.storages[number].kind
-        if recorded is not None or born[number] < 0:
-            return recorded or "temporaries"
-        first = log.events[born[number]][0]
-        last = -1 if died[number] < 0 else log.events[died[number]][0]
-        met_by_backward = log.moments[first].phase in ("forward", "end") and backwards[last] > backwards[first]
-        return "saved_activations" if met_by_backward else "temporaries"
-
-    return tuple(map(kind, range(len(log.storages))))
+    backwards = list(accumulate([moment.phase == "backward" for moment in log.moments]))
+    kinds = []
+    for storage, birth, death in zip(log.storages, *lifetimes(log)):
+        kind = storage.kind or "temporaries"
+        if storage.kind is None and birth >= 0:
+            first, last = log.events[birth][0], -1 if death < 0 else log.events[death][0]
+            if log.moments[first].phase in ("forward", "end") and backwards[last] > backwards[first]:
+                kind = "saved_activations"
+        kinds.append(kind)
+    return tuple(kinds)
 
 
 def kinds_of(log: MemoryLog) -> tuple[str, ...]:
     """Return the kinds in a log: those of any step, and others that occur."""
     recorded = {storage.kind for storage in log.storages}
-    return (*KINDS, *(kind for kind in SOME_KINDS if kind in recorded))
+    return (*KINDS, *filter(recorded.__contains__, SOME_KINDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,27 +265,23 @@ class Footprint:
     optimizer_bytes: int = 0
 
     def __add__(self, other: Footprint) -> Footprint:
-        return Footprint(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+        return Footprint(*[getattr(self, name) + getattr(other, name) for name in self.__slots__])
 
 
 def footprints(log: MemoryLog) -> tuple[Footprint, ...]:
     """Return each module's own footprint; what no module owns belongs to the root."""
-    by_kind: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    held: dict[tuple[int, str], int] = defaultdict(int)
     for number, kind in _in_last_step(log):
-        by_kind[kind][max(0, log.storages[number].owner)] += log.storages[number].nbytes
-    outputs: dict[int, int] = defaultdict(int)
+        held[max(0, log.storages[number].owner), kind] += log.storages[number].nbytes
     seen: set[int] = set()
     last_calls = reversed([call for call in log.calls if call.step == log.moments[-1].step])
-    for call in sorted(last_calls, key=lambda call: call.stop):  # Inner calls first: they returned it first.
+    for call in sorted(last_calls, key=attrgetter("stop")):  # Inner calls first: they returned it first.
         for number in call.outputs:
             if number not in seen and log.storages[number].kind is None:
                 seen.add(number)
-                outputs[call.module] += log.storages[number].nbytes
-    kinds = ("saved_activations", "parameters", "gradients", "optimizer_state")
-    return tuple(
-        Footprint(outputs[module], *(by_kind[kind][module] for kind in kinds))
-        for module in range(len(log.module_paths))
-    )
+                held[call.module, "outputs"] += log.storages[number].nbytes
+    kinds = ("outputs", "saved_activations", "parameters", "gradients", "optimizer_state")
+    return tuple([Footprint(*[held[module, kind] for kind in kinds]) for module in range(len(log.module_paths))])
 
 
 def _in_last_step(log: MemoryLog) -> Iterator[tuple[int, str]]:

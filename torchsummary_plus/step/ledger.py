@@ -408,9 +408,9 @@ class Ledger(Listener):
             ]
         )
         streams = tuple([entry.stream for entry in self.entries])
-        log = MemoryLog(moments, events, storages, module_paths, calls, unknown, assumptions, doubts, bands=bands)
-        log = replace(log, streams=streams if any(streams) else ())
-        return there_from_the_start(log, self.new_inputs)
+        streams = streams if any(streams) else ()
+        counted = moments, events, storages, module_paths, calls, unknown, assumptions, doubts
+        return there_from_the_start(MemoryLog(*counted, bands=bands, streams=streams), self.new_inputs)
 
 
 _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
