@@ -2,15 +2,18 @@
 
 import inspect
 import re
+import traceback
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchsummary_plus
 from tests.parts import of_parts
-from torchsummary_plus import ForwardError, ModelSummary, summary, summary_string
+from torchsummary_plus import ForwardError, ModelSummary, estimate_memory, graph, summary, summary_string
+from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.data.records import TensorSpec, tensors
 
 COLUMNS = (
@@ -176,3 +179,108 @@ def test_the_model_can_go() -> None:
     gc.collect()
     assert alive() is None
     assert s.total_params == 777
+
+
+def test_every_column_in_any_order() -> None:
+    s = quiet(cnn(), (4, 8, 8))
+    for style in ("torchsummary", "tree"):
+        headings = [s.render(style=style, col_names=(name,)).splitlines()[1].split()[2:] for name in COLUMNS]
+        assert len({tuple(h) for h in headings}) == len(COLUMNS)
+        together = s.render(style=style, col_names=COLUMNS[::-1]).splitlines()[1].split()[2:]
+        assert together == [word for h in headings[::-1] for word in h]
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [
+        ("input_size", ["[-1, 4, 8, 8]", "[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 216]"]),
+        ("output_size", ["[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 6, 6, 6]", "[-1, 216]", "[-1, 3]"]),
+        ("num_params", ["114", "0", "12", "0", "651"]),
+        ("kernel_size", ["[3, 3]", "--", "--", "--", "--"]),
+        ("groups", ["2", "--", "--", "--", "--"]),
+        ("mult_adds", [str(f"{36 * 6 * 2 * 9:,}"), "0", "0", "0", "648"]),
+        ("dtype", ["float32"] * 5),
+        ("output_bytes", ["864", "864", "864", "864", "12"]),
+        ("var_name", ["0", "1", "0", "1", "3"]),
+    ],
+)
+def test_cells_of_each_column(column: str, cells: list[str]) -> None:
+    text = quiet(cnn(), (4, 8, 8), col_names=(column,)).render()
+    assert [line.split(maxsplit=1)[1].strip() for line in body(text)] == cells
+
+
+@of_parts(lambda: {"q": nn.Linear(4, 4), "block": Inner()})
+def Mixed(self, x: Tensor) -> Tensor:
+    x = F.relu(self.q(x))
+    x = torch.cat([self.block(x), x], dim=1)
+    return F.scaled_dot_product_attention(x, x, x)
+
+
+@of_parts(lambda: {"fc": nn.Linear(4, 4)})
+def Inner(self, x: Tensor) -> Tensor:
+    return torch.tanh(self.fc(x)) @ torch.ones(4, 4)
+
+
+def test_functions_in_call_order_in_both_styles() -> None:
+    s = quiet(Mixed(), (5, 4), functional=True)
+    names = [row.class_name for row in s.rows]
+    assert names[:6] == ["Mixed", "Linear", "relu", "Inner", "Linear", "tanh"]
+    assert "matmul" in names[6] and names[-2:] == ["cat", "scaled_dot_product_attention"]
+    assert [row.depth for row in s.rows][:7] == [0, 1, 1, 1, 2, 2, 2]
+    tree, flat = s.render(style="tree"), s.render()
+    order = ["relu", "tanh", "matmul", "cat", "scaled_dot_product_attention"]
+    for text in (tree, flat):
+        places = [text.index(name) for name in order]
+        assert places == sorted(places)
+    assert flat.index("matmul") < flat.index("Inner-") < flat.index("cat-")
+    assert tree.index("Inner") < tree.index("tanh")
+    (attention,) = [row for row in s.rows if row.class_name == "scaled_dot_product_attention"]
+    assert attention.mult_adds == 2 * 10 * 10 * 4
+    assert [spec.shown for spec in tensors(attention.outputs)] == [[-1, 10, 4]]
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.body, self.head = nn.Embedding(10, 4), nn.Linear(4, 4), nn.Linear(4, 10, bias=False)
+        self.head.weight = self.wte.weight
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        hidden = self.body(self.body(self.wte(x)))
+        return {"logits": self.head(hidden), "cache": {"keys": hidden, "values": hidden}}
+
+
+def test_only_a_second_call_is_recursive_and_tied_layers_name_the_one_that_counts() -> None:
+    result = summary(Tied(), torch.zeros(2, 3, dtype=torch.long), verbose=0)
+    assert [row.cells[-1].text for row in result.tables()[0].rows] == ["40", "20", "(recursive)", "(tied: wte)"]
+    assert "(tied: wte)" in result.to_text(style="tree")
+
+
+@of_parts(lambda: {"first": nn.Linear(8, 4), "second": nn.Linear(5, 2)})
+def Mismatched(self, x: Tensor) -> Tensor:
+    out: Tensor = self.second(self.first(x))
+    return out
+
+
+@pytest.mark.parametrize("call", [summary, estimate_memory, graph])
+def test_an_error_shows_the_callers_code_and_the_models_alone(call: Any) -> None:
+    with pytest.raises(ForwardError) as raised:
+        call(Mismatched(), (8,))
+    assert [entry.path.name for entry in raised.traceback] == ["test_call.py", "public.py"]
+    cause = raised.value.__cause__
+    assert cause is not None
+    assert [entry.name for entry in traceback.extract_tb(cause.__traceback__)] == ["Mismatched"]
+
+
+@of_parts(lambda: {"embedding": nn.Embedding(10, 4)})
+def Reads(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """A model of tokens, as transformers' are."""
+    batch, length = input_ids.shape
+    out: Tensor = self.embedding(input_ids).view(batch, length, 4)
+    return out
+
+
+@pytest.mark.parametrize("call", [summary, estimate_memory])
+def test_checkpointing_is_the_models_switch(call: Any) -> None:
+    with pytest.raises(InputError, match=r"write model\.gradient_checkpointing_enable\(\) before the call"):
+        call(Reads(), (8,), gradient_checkpointing=True)

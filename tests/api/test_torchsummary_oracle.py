@@ -35,14 +35,6 @@ def test_printed_text_is_torchsummarys(name: str, batch_size: int, capsys: pytes
     prints_the_same(without_weights(builder), size, batch_size, capsys)
 
 
-@pytest.mark.parametrize(("branch", "size", "batch_size"), [(Audio, (40, 1024), 128), (Audio, (40, 1024), -1)])
-def test_davenet_pair(
-    branch: Callable[[], nn.Module], size: tuple[int, ...], batch_size: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The source system of FACTS 1 A: one pooling module called four times, and ReLUs that are functions."""
-    prints_the_same(without_weights(branch), size, batch_size, capsys)
-
-
 @pytest.mark.parametrize(
     ("branch", "size", "batch_size", "printed"),
     [
@@ -51,11 +43,18 @@ def test_davenet_pair(
         (Image, (3, 224, 224), 128, ("19,434,304", "73.50", "28126.00", "74.14", "28273.64")),
     ],
 )
-def test_davenet_figures(
-    branch: Callable[[], nn.Module], size: tuple[int, ...], batch_size: int, printed: tuple[str, ...]
+def test_davenet_has_its_published_figures(
+    branch: Callable[[], nn.Module],
+    size: tuple[int, ...],
+    batch_size: int,
+    printed: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The published numbers themselves."""
-    text = str(summary(without_weights(branch), size, batch_size, verbose=0))
+    """The source system of FACTS 1 A: one pooling module called four times, and ReLUs that are functions."""
+    model = without_weights(branch)
+    if branch is Audio:
+        prints_the_same(model, size, batch_size, capsys)
+    text = str(summary(model, size, batch_size, verbose=0))
     labels = ("Total params", "Input size (MB)", "Forward/backward pass size (MB)", "Params size (MB)")
     for label, value in zip((*labels, "Estimated Total Size (MB)"), printed, strict=True):
         assert f"{label}: {value}\n" in text
