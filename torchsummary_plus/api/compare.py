@@ -309,7 +309,10 @@ def _entry(
     model, name, settings = own.pop("model", None), own.pop("name", None), own.pop("memory", None)
     reading = {**common, **own}
     try:
-        step = _step(memory, settings)
+        step: dict[str, Any] | None = None
+        for asked in (memory, settings):  # The entry's own options come last.
+            if asked is not None:
+                step = {"mode": "train", **(step or {}), **step_keywords(asked, also=BESIDES)}
         gpu = None if step is None else step.pop("gpu", None)
         if step is not None and gpu is not None:
             card = named_gpu(gpu)
@@ -332,16 +335,6 @@ def _entry_of(result: ModelSummary, peaks: StepPeaks | None, name: str | None = 
     """Return an entry with the figures of a summary, without its default view."""
     report = Report(**{item.name: getattr(result, item.name) for item in fields(Report)})
     return Entry(name or result.rows[0].class_name, report, peaks)
-
-
-def _step(*memories: str | Mapping[str, Any] | StepOptions | None) -> dict[str, Any] | None:
-    """Merge the options of a step, later ones first; None if there are none."""
-    if all(memory is None for memory in memories):
-        return None
-    options: dict[str, Any] = {"mode": "train"}
-    for memory in memories:
-        options.update({} if memory is None else step_keywords(memory, also=BESIDES))
-    return options
 
 
 def _peaks_of(result: ModelSummary) -> StepPeaks | None:
