@@ -63,7 +63,6 @@ class Comparison(Views, Figures, side_by_side.Compared):
     """Whether the layers are shown; None shows them if at least half of them match, or if columns were chosen."""
 
     _own_options: ClassVar[tuple[str, ...]] = OF_FIGURES
-    _look_of_data: ClassVar[Chosen] = {"layers": True}
 
     def aligned(self, style: str | None = None, depth: Depth = ...) -> tuple[tuple[int | None, ...], ...]:
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
@@ -99,6 +98,9 @@ class Comparison(Views, Figures, side_by_side.Compared):
         if layers or names is not None or self.changes_only or side_by_side.layers_match(aligned):
             return figures, side_by_side.layers_table(self, aligned, names, view.style == "tree")
         return (replace(figures, notes=(*figures.notes, side_by_side.FEW_MATCH)),)
+
+    def _look_of_data(self, table: int, in_frame: bool) -> Chosen:
+        return {"layers": True}
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as an HTML fragment; by default only the parameter columns of many models."""

@@ -46,7 +46,6 @@ class MemoryEstimate(Views, Figures, Estimate):
     """
 
     _main_plot: ClassVar[str] = "plot_timeline"
-    _look_of_data: ClassVar[Chosen] = {"columns": BY_KIND}
 
     def render(self, width: int = WIDTH, units: str | None = None) -> str:
         """Return the estimate as text on lines of at most ``width`` characters: whether it fits, and what it holds.
@@ -95,6 +94,9 @@ class MemoryEstimate(Views, Figures, Estimate):
         if "columns" not in look:
             return (answer_table(self),)
         return (memory_table(self, look["columns"], look.get("depth"), look.get("style") or "torchsummary"),)
+
+    def _look_of_data(self, table: int, in_frame: bool) -> Chosen:
+        return {"columns": BY_KIND}
 
     def _sections(self) -> tuple[Section, ...]:
         from ..render.html_report import memory_section, tables_section

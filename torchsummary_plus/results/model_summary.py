@@ -16,10 +16,9 @@ from ..table.columns import FRAME_COLUMNS, check_layout, default_names
 from ..table.lines import ALL_ROWS, RowView, row_view
 from ..table.rows import Report
 from .echo import is_echo, takes_html
-from .views import OF_ROWS, Chosen, Columns, Depth, Figures, Look, ShownLook, Views
+from .views import OF_ROWS, Chosen, Columns, Depth, Figures, ShownLook, Views
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
@@ -143,28 +142,13 @@ class ModelSummary(Views, Figures, Report):
         table = self._layers(self.view.with_look(look))
         return (table,) if self.memory is None else (table, *self.memory._tables({}))
 
-    def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
-        """Return the layers as a pandas DataFrame: ``type``, shapes as tuples, counts, bytes and ``dtype``.
-
-        With ``columns``, or those that the summary was made with, only they follow layer, type, path and level.
-        ``table=1`` is the memory at the peak, if it was asked for. Raises :class:`MissingExtraError` without pandas.
-        """
-        return super().to_dataframe(table=table, **self._with_columns(look, table, FRAME_COLUMNS))
-
-    def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
-        """Return one table as CSV (RFC 4180): plain numbers, sizes in bytes, and a column of module paths.
-
-        ``table`` is its index in :meth:`tables`; 0 is the layers. Unregistered parameters, which a printed table has in
-        parentheses, are a column of their own.
-        """
-        return super().to_csv(table=table, **self._with_columns(look, table, default_names(False, False)))
-
-    def _with_columns(self, look: Look, table: int, names: tuple[str, ...]) -> Look:
-        """Return the look of a table as data: without chosen columns, these, and those that the summary needs."""
-        if table == 0 and self.view.col_names is None:
-            others = ["unregistered_params"] if self.unregistered else []
-            look.setdefault("columns", (*names, *added_names(self), *others))
-        return look
+    def _look_of_data(self, table: int, in_frame: bool) -> Chosen:
+        """Return the columns of the layers where no others are chosen: these, and those that the summary needs."""
+        if table or self.view.col_names is not None:
+            return {}
+        others = ["unregistered_params"] if self.unregistered else []
+        names = FRAME_COLUMNS if in_frame else default_names(False, False)
+        return {"columns": (*names, *added_names(self), *others)}
 
     @classmethod
     def _named_types(cls) -> dict[str, type]:

@@ -105,9 +105,6 @@ class Views(ABC):
     _own_options: ClassVar[tuple[str, ...]] = ()
     """Options of :class:`Look` that only this kind of result has."""
 
-    _look_of_data: ClassVar[Chosen] = {}
-    """Options of the tables of CSV and data frames, where no others are given."""
-
     @abstractmethod
     def _tables(self, look: Chosen) -> tuple[Table, ...]:
         """Return the result's tables, the main one first; ``look`` has the options that differ from its own."""
@@ -165,7 +162,8 @@ class Views(ABC):
     def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
         """Return one table as CSV (RFC 4180): plain numbers, sizes in bytes, and a column of module paths.
 
-        ``table`` is its index in :meth:`tables`; 0 is the main one.
+        ``table`` is its index in :meth:`tables`; 0 is the main one. Unregistered parameters, which a printed table has
+        in parentheses, are a column of their own.
         """
         from ..formats.data import csv_text
 
@@ -174,19 +172,25 @@ class Views(ABC):
     def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
         """Return one table as a pandas DataFrame: Int64 for counts and bytes, Float64 for shares, string for text.
 
-        ``table`` is its index in :meth:`tables`; 0 is the main one. Raises :class:`MissingExtraError` without pandas.
+        ``table`` is its index in :meth:`tables`; 0 is the main one. Layers have ``type``, shapes as tuples, counts,
+        bytes and ``dtype``; with ``columns``, or those that a summary was made with, only they follow layer, type, path
+        and level. Raises :class:`MissingExtraError` without pandas.
         """
         from ..formats.data import data_frame
 
-        return data_frame(self._plain(table, look))
+        return data_frame(self._plain(table, look, in_frame=True))
 
-    def _plain(self, table: int, look: Mapping[str, Any]) -> Table:
+    def _plain(self, table: int, look: Mapping[str, Any], in_frame: bool = False) -> Table:
         """Return one table, in the units of its data. Raises :class:`InputError` for an unknown index."""
         shown, _ = self._options(look, Look)
-        tables = self._tables({**self._look_of_data, **shown})
+        tables = self._tables({**self._look_of_data(table, in_frame), **shown})
         if table not in range(len(tables)):
             raise choice_error("table", table, range(len(tables)))
         return tables[table]
+
+    def _look_of_data(self, table: int, in_frame: bool) -> Chosen:
+        """Return the options of a table as CSV, or in a data frame, where no others are given."""
+        return {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole result as plain data, the same as :meth:`to_json` writes."""
