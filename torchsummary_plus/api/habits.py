@@ -147,5 +147,7 @@ def step_arguments(refusal: str, arguments: Mapping[str, Any], options: Iterable
         if name not in (*options, "amp"):
             known = [other for other in (*options, *RUNS_ON) if other != name]
             raise OptionError(f"{refusal} {name!r}{cure(name, known, STEPS)}")
-    step = {name: value for name, value in arguments.items() if name != "amp"}
-    return step | ({"autocast": arguments["amp"]} if "amp" in arguments else {})
+    step = dict(arguments)
+    if "amp" in step:
+        step["autocast"] = step.pop("amp")
+    return step

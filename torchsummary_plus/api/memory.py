@@ -322,10 +322,10 @@ def memory_of(
     asked = partial(StepRequest, example=required(example_of(**inputs)), options=StepOptions(**options))
     estimate = predicted(step_requests(build or tree, asked, *world), progress)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
-    modules: Mapping[str, RowMemory] = module_memory(estimate.log)
+    modules = dict(module_memory(estimate.log))
     time = estimate.known_time()
     for module in () if time is None else time.by_module:
-        modules = {**modules, module.path: replace(modules[module.path], seconds=module.own_seconds)}
+        modules[module.path] = replace(modules[module.path], seconds=module.own_seconds)
     if build is not None:
         calls, modules = _unwrapped({module.path for module in trace.modules}, calls, modules)
     return estimate, row_memory(trace, rows, calls, modules)
@@ -338,19 +338,17 @@ _WRAPPERS = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "module")
 
 def _unwrapped(
     known: set[str], calls: Sequence[tuple[str, RowMemory]], modules: Mapping[str, RowMemory]
-) -> tuple[Sequence[tuple[str, RowMemory]], Mapping[str, RowMemory]]:
+) -> tuple[Sequence[tuple[str, RowMemory]], dict[str, RowMemory]]:
     """Return the memory of a wrapped model's modules, by their paths in the model itself."""
 
     def plain(path: str) -> str:
         parts = path.split(".")
         return path if path in known else ".".join(part for part in parts if part not in _WRAPPERS)
 
-    def wraps(path: str) -> bool:
-        inside = [f"{path}.{name}".lstrip(".") for name in _WRAPPERS]
-        return any(key in modules and key not in known for key in inside)
-
+    split = [path.rpartition(".") for path in modules if path not in known]
+    wrappers = {outer for outer, _, name in split if name in _WRAPPERS}
     summed: dict[str, RowMemory] = {}
     for path, memory in modules.items():
         outer = summed.get(plain(path), RowMemory())
         summed[plain(path)] = replace(outer + memory, shards=outer.shards + memory.shards)
-    return [(plain(path), memory) for path, memory in calls if not wraps(path)], summed
+    return [(plain(path), memory) for path, memory in calls if path not in wrappers], summed
