@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from benchmarks.cuda.libraries import Family, families
 from benchmarks.cuda.models import FAMILIES, checkpointed
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.compat import autocast_available
+from torchsummary_plus.live.compat import replaced
+from torchsummary_plus.live.cuda_calls import AMP_CHECK, always
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.losses import default_loss
 from torchsummary_plus.step.optimizers import OptimizerMaker
@@ -126,7 +127,7 @@ class Configuration:
         """Return the estimate for a GPU, given by name."""
         model, autocast = self.build(), AUTOCAST.get(self.way.precision)
         how: dict[str, Any] = {"optimizer": OPTIMIZERS.get(self.way.optimizer), "autocast": autocast}
-        with flags(self.way), autocast_available():
+        with flags(self.way), replaced({AMP_CHECK: always(False)}):
             if self.mode == "train" and not self.is_own:
                 how = {"train_step": self.step(model)}
             return estimate_memory(

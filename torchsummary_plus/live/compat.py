@@ -187,10 +187,8 @@ foreach_types: tuple[list[Any], ...] = (
 """Tensor classes for which optimizers and gradient clipping choose their foreach implementations."""
 
 
-def capture_unasked() -> AbstractContextManager[None]:
-    """Keep optimizers from asking the GPU whether its stream is being captured."""
-    checks = "_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"  # Since torch 2.10, before.
-    return replaced({(torch.optim.Optimizer, name): lambda *_, **__: None for name in checks})
+CAPTURE_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+"""Methods in which optimizers ask the GPU whether its stream is being captured: since torch 2.10, and before."""
 
 
 def is_dual() -> bool:
@@ -252,15 +250,6 @@ def attention_without_card(device: torch.device) -> Iterator[None]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.MATH):
-        yield
-
-
-@contextmanager
-def autocast_available() -> Iterator[None]:
-    """Have torch's gradient scaler and autocast treat CUDA as available."""
-    from torch.cuda.amp import common
-
-    with replaced({(common, "amp_definitely_not_available"): lambda: False}):
         yield
 
 

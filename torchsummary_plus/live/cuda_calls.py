@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from . import compat
 from .isolation import all_in_pass
 
 _RESETS = ("reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated")
+AMP_CHECK = torch.cuda.amp.common, "amp_definitely_not_available"
+"""What torch's gradient scaler and autocast ask whether CUDA is there."""
 _READS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 
 
@@ -26,20 +28,14 @@ _READS = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_me
 def cuda_answered(device: torch.device, **more: Callable[..., Any]) -> Iterator[None]:
     """Have ``torch.cuda`` answer without a GPU on behalf of ``device``; ``more`` are further answers of its functions.
 
-    Streams and events work, and ``record_stream`` is reported.
+    Streams and events work, and ``record_stream`` is reported. Each replacement is a function of its own, by which
+    modules that copied it get torch's back.
     """
-    streams = Streams(device)
-    answers = all_in_pass(
-        {
-            **{(torch.cuda, name): always(None) for name in ("synchronize", "ipc_collect")},
-            (torch.cuda, "current_device"): always(device.index or 0),
-            (torch.cuda, "is_current_stream_capturing"): always(False),
-            **{(torch.cuda, name): answer for name, answer in more.items()},
-            **_statistics(),
-            **streams.answers(),
-        }
-    )
-    with compat.autocast_available(), _captures_undone(answers), compat.replaced(answers):
+    answers = {place: always(answer) for place, answer in _answers(device).items()}
+    for name, answer in more.items():
+        answers[torch.cuda, name] = answer
+    answers = all_in_pass(answers | Streams(device).answers())
+    with _captures_undone(answers), compat.replaced(answers):
         yield
 
 
@@ -48,24 +44,63 @@ def always(answer: Any) -> Callable[..., Any]:
     return lambda *_, **__: answer
 
 
-def _statistics() -> dict[tuple[Any, str], Callable[..., Any]]:
-    """Return replacements for functions that fail without a GPU, or write to the statistics of one that is in use.
+def _answers(device: torch.device) -> dict[tuple[Any, str], Any]:
+    """Return what functions answer that fail without a GPU, or write to the statistics of one that is in use.
 
-    What reads statistics is replaced only where torch finds no GPU: there are none then. Each replacement is a function
-    of its own, by which modules that copied it get torch's back.
+    What reads statistics answers only where torch finds no GPU: there are none then.
     """
-    accelerator = torch.accelerator
-    answers = {(torch.cuda, name): always(None) for name in (*_RESETS, "reset_max_memory_cached")}
-    answers |= {(accelerator, name): always(None) for name in _RESETS}
-    if torch.cuda.is_available():
-        return answers
-    answers |= {(torch.cuda, "memory_summary"): always(""), (torch.cuda, "memory_snapshot"): lambda *_, **__: []}
-    answers |= {(torch.cuda.nvtx, name): always(0) for name in ("range_push", "range_pop", "mark")}
-    if not accelerator.is_available():
-        answers |= {(accelerator, name): always(None) for name in ("synchronize", "empty_cache")}
-        answers |= {(accelerator, name): always(0) for name in _READS}
-        answers[accelerator, "memory_stats"] = lambda *_, **__: {}
+    cuda, accelerator = torch.cuda, torch.accelerator
+    answers: dict[tuple[Any, str], Any] = dict.fromkeys(product((cuda, accelerator), _RESETS))
+    answers |= dict.fromkeys(product((cuda,), ("synchronize", "ipc_collect", "reset_max_memory_cached")))
+    answers |= {AMP_CHECK: False, (cuda, "is_current_stream_capturing"): False}
+    answers[cuda, "current_device"] = device.index or 0
+    if not cuda.is_available():
+        answers |= dict.fromkeys(product((cuda.nvtx,), ("range_push", "range_pop", "mark")), 0)
+        answers |= {(cuda, "memory_summary"): "", (cuda, "memory_snapshot"): []}
+        if not accelerator.is_available():
+            answers |= dict.fromkeys(product((accelerator,), ("synchronize", "empty_cache")))
+            answers |= dict.fromkeys(product((accelerator,), _READS), 0)
+            answers[accelerator, "memory_stats"] = {}
     return answers
+
+
+class Event:
+    """A replacement for ``torch.cuda.Event`` and ``torch.Event``, at which all work is already done."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def record(self, stream: Any = None) -> Any:
+        """Return the event."""
+        return self
+
+    wait = synchronize = always(None)
+    query, elapsed_time = always(True), always(0.0)
+
+
+class Stream:
+    """A replacement for ``torch.cuda.Stream`` and ``torch.Stream``, ``of`` a device's streams."""
+
+    of: Streams
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.number = self.stream_id = self.cuda_stream = next(self.of.numbers)
+        self.device, self.device_index, self.device_type = self.of.device, self.of.device.index, 1
+
+    wait_stream = wait_event = synchronize = always(None)
+    query = always(True)
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return the event, or a new one."""
+        return event or Event()
+
+    def __enter__(self) -> Any:
+        self.of.stack.append(self)
+        self.of.switched()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.of.stack.pop()
+        self.of.switched()
 
 
 class Streams:
@@ -75,44 +110,10 @@ class Streams:
     """The streams of the current pass, if it is on CUDA."""
 
     def __init__(self, device: torch.device) -> None:
-        streams = self
-        numbers = count()
-
-        class Event:
-            """A replacement for ``torch.cuda.Event`` and ``torch.Event``, at which all work is already done."""
-
-            def __init__(self, *_: Any, **__: Any) -> None: ...
-
-            def record(self, stream: Any = None) -> Any:
-                return self
-
-            wait = synchronize = always(None)
-            query, elapsed_time = always(True), always(0.0)
-
-        class Stream:
-            """A replacement for ``torch.cuda.Stream`` and ``torch.Stream``."""
-
-            def __init__(self, *_: Any, **__: Any) -> None:
-                self.number = self.stream_id = self.cuda_stream = next(numbers)
-                self.device, self.device_index, self.device_type = device, device.index, 1
-
-            wait_stream = wait_event = synchronize = always(None)
-            query = always(True)
-
-            def record_event(self, event: Any = None) -> Any:
-                return event or Event()
-
-            def __enter__(self) -> Any:
-                streams.stack.append(self)
-                streams._switched()
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                streams.stack.pop()
-                streams._switched()
-
-        self.kinds = Stream, Event
-        self.stack: list[Any] = [Stream()]
+        self.device = device
+        self.numbers = count()
+        self.kind: Any = type("Stream", (Stream,), {"of": self})
+        self.stack: list[Any] = [self.kind()]
         self.follower: Any = None
         """The ledger that is notified of switches (``switched``) and of ``record_stream`` (``handed_over``)."""
         self._real: dict[Any, Any] = {0: self.stack[0]}
@@ -125,10 +126,11 @@ class Streams:
 
     def answers(self) -> dict[tuple[Any, str], Any]:
         """Return the replacements for torch's streams and events."""
-        stream, event = self.kinds
         return {
-            **{(place, "Stream"): stream for place in (torch.cuda, torch)},
-            **{(place, "Event"): event for place in (torch.cuda, torch)},
+            (torch.cuda, "Stream"): self.kind,
+            (torch, "Stream"): self.kind,
+            (torch.cuda, "Event"): Event,
+            (torch, "Event"): Event,
             (torch.cuda, "stream"): lambda stream: nullcontext() if stream is None else self._ours(stream),
             (torch.cuda, "set_stream"): lambda stream: self._switch(stream),
             (torch.cuda, "current_stream"): lambda *_, **__: self.stack[-1],
@@ -139,19 +141,19 @@ class Streams:
 
     def _ours(self, stream: Any) -> Any:
         """Return a replacement stream; one of torch's own, created before the pass, gets a new number."""
-        kind = self.kinds[0]
-        if isinstance(stream, kind):
+        if isinstance(stream, self.kind):
             return stream
         if stream.cuda_stream not in self._real:
-            self._real[stream.cuda_stream] = kind()
+            self._real[stream.cuda_stream] = self.kind()
         return self._real[stream.cuda_stream]
 
     def _switch(self, stream: Any) -> None:
         if stream is not None:
             self.stack[-1] = self._ours(stream)
-            self._switched()
+            self.switched()
 
-    def _switched(self) -> None:
+    def switched(self) -> None:
+        """Notify the follower of a switch."""
         if self.follower is not None:
             self.follower.switched(self.current)
 

@@ -133,10 +133,11 @@ def in_pass(stand_in: Callable[..., Any], usual: Callable[..., Any]) -> Callable
 
 def all_in_pass(answers: dict[tuple[Any, str], Any]) -> dict[tuple[Any, str], Any]:
     """Return replacements by module and name, of which functions are replaced in a pass alone."""
-    return {
-        place: in_pass(answer, getattr(*place)) if isinstance(answer, FunctionType) and hasattr(*place) else answer
-        for place, answer in answers.items()
-    }
+    replaced = dict(answers)
+    for place, answer in answers.items():
+        if isinstance(answer, FunctionType) and hasattr(*place):
+            replaced[place] = in_pass(answer, getattr(*place))
+    return replaced
 
 
 _OURS = __name__.partition(".")[0]

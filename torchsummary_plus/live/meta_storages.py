@@ -25,7 +25,7 @@ class MetaStorages:
     def __init__(self) -> None:
         self.on_pair: OnPair | None = None
         self._pairs: dict[int, tuple[weakref.ref[torch.UntypedStorage], Any]] = {}
-        self._real: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._real: MutableMapping[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
         self._has_let_go = False
         """Whether the steps have begun, in which other meta tensors are those of fakes."""
         self._moved: MutableMapping[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
@@ -65,8 +65,7 @@ class MetaStorages:
 
     def real_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
         """Return the real storage behind a meta one; None if it has been freed or never existed."""
-        reference = self._real.get(storage._cdata)
-        return None if reference is None else reference()
+        return self._real.get(storage._cdata)
 
     def let_go(self, in_use: Container[int]) -> None:
         """From now on, let meta storages live only as long as their fakes, except those of storages in use.
@@ -80,9 +79,9 @@ class MetaStorages:
 
     def _make(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
         meta = torch.UntypedStorage(storage.nbytes(), device=META)
-        key, mirrored = storage._cdata, meta._cdata
+        key = storage._cdata
         self._pairs[key] = weakref.ref(storage, lambda _: self._pairs.pop(key, None) and None), meta
-        self._real[mirrored] = weakref.ref(storage, lambda _: self._real.pop(mirrored, None) and None)
+        self._real[meta._cdata] = storage
         if self.on_pair is not None:
             self.on_pair(storage, meta, device)
         return meta

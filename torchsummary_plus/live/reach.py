@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import cached_property, partial, partialmethod
 from types import CellType, FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,6 @@ _CODE = (FunctionType, type, ModuleType, CACHED, torch.jit.ScriptModule)
 Place = tuple[Any, Any, Any]
 """A dictionary, closure's cell, class or function, the key or attribute, and the value there."""
 _EMPTY = object()
-T = TypeVar("T")
 
 
 class Names:
@@ -227,17 +226,22 @@ class Reached(Names):
         for root in roots:
             copier.of(root)
         super().__init__(copier)
-        tensors = {id(t): t for t in self._of(Tensor) if not compat.is_torch_fake(t)}
-        self.tensors = [*tensors.values()]
-        self.modules = self._of(nn.Module)
-        self.optimizers = self._of(torch.optim.Optimizer)
-        self.scalers = self._of(torch.amp.GradScaler)
-        by_users = set(map(id, copier.originals[: self._by_users]))
-        self.of_packages = frozenset(tensors.keys() - by_users)
+        self.tensors: list[Tensor] = []
+        self.modules: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.scalers: list[torch.amp.GradScaler] = []
+        kinds: list[tuple[type, list[Any]]] = [(Tensor, self.tensors), (nn.Module, self.modules)]
+        kinds += [(torch.optim.Optimizer, self.optimizers), (torch.amp.GradScaler, self.scalers)]
+        of_packages, seen = set(), set()
+        for number, value in enumerate(copier.originals):
+            for kind, found in kinds:
+                if issubclass(type(value), kind) and id(value) not in seen and not compat.is_torch_fake(value):
+                    seen.add(id(value))
+                    found.append(value)
+                    if number >= self._by_users:
+                        of_packages.add(id(value))
+        self.of_packages = frozenset(of_packages)
         copier.clear()
-
-    def _of(self, kind: type[T]) -> list[T]:
-        return [value for value in self.copier.originals if issubclass(type(value), kind)]
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -164,7 +164,9 @@ def parts(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from enumerate(value)
     elif not isinstance(value, _CODE):
         yield from getattr(value, "__dict__", {}).items()
-        yield from ((name, getattr(value, name)) for name in slot_names(value) if hasattr(value, name))
+        for name in slot_names(value):
+            if hasattr(value, name):
+                yield name, getattr(value, name)
 
 
 def behind_proxy(value: Any) -> Any:

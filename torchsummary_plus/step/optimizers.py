@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.optim import optimizer as optimizers
 from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live import compat
+from ..live.cuda_calls import always
 from ..live.fakes import Fake
 from ..trace.questions import OUTSIDE, Answers
 from .ledger import Ledger
@@ -102,7 +104,7 @@ def fakes_in_foreach() -> Iterator[None]:
     for types in compat.foreach_types:
         types.append(Fake)
     try:
-        with compat.capture_unasked():
+        with compat.replaced(dict.fromkeys(product((torch.optim.Optimizer,), compat.CAPTURE_CHECKS), always(None))):
             yield
     finally:
         for types in compat.foreach_types:
