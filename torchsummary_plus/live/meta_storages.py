@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container, MutableMapping
+from collections.abc import Callable, Container, MutableMapping, MutableSet
 from typing import Any
 
 import torch
@@ -24,11 +24,12 @@ class MetaStorages:
 
     def __init__(self) -> None:
         self.on_pair: OnPair | None = None
-        self._pairs: dict[int, tuple[weakref.ref[torch.UntypedStorage], Any]] = {}
+        self._pairs: MutableMapping[torch.UntypedStorage, Any] = weakref.WeakKeyDictionary()
+        """The meta storage of each real one, or a weak reference to it."""
         self._real: MutableMapping[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
         self._has_let_go = False
         """Whether the steps have begun, in which other meta tensors are those of fakes."""
-        self._moved: MutableMapping[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
+        self._moved: MutableSet[torch.UntypedStorage] = weakref.WeakSet()
 
     def __bool__(self) -> bool:
         """Return whether any fake stands for a real tensor."""
@@ -52,9 +53,9 @@ class MetaStorages:
         """
         storage = tensor.untyped_storage()
         is_whole = tensor.nbytes == storage.nbytes() and _dense(tensor).stride() == tensor.stride()
-        if not is_whole or storage._cdata in self._moved:
+        if not is_whole or storage in self._moved:
             return False
-        self._moved[storage._cdata] = storage
+        self._moved.add(storage)
         return True
 
     def of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
@@ -73,14 +74,13 @@ class MetaStorages:
         ``in_use`` has their addresses.
         """
         self._has_let_go = True
-        for key, (real, meta) in self._pairs.items():
-            if key not in in_use:
-                self._pairs[key] = real, weakref.ref(_alive(meta))
+        for storage, meta in list(self._pairs.items()):
+            if storage._cdata not in in_use:
+                self._pairs[storage] = weakref.ref(_alive(meta))
 
     def _make(self, storage: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
         meta = torch.UntypedStorage(storage.nbytes(), device=META)
-        key = storage._cdata
-        self._pairs[key] = weakref.ref(storage, lambda _: self._pairs.pop(key, None) and None), meta
+        self._pairs[storage] = meta
         self._real[meta._cdata] = storage
         if self.on_pair is not None:
             self.on_pair(storage, meta, device)
@@ -98,8 +98,8 @@ class MetaStorages:
         return self._known(storage) or self._make(storage, device)
 
     def _known(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
-        real, meta = self._pairs.get(storage._cdata, (None, None))
-        return None if real is None or real() is None else _alive(meta)
+        known: torch.UntypedStorage | None = _alive(self._pairs.get(storage))
+        return known
 
 
 def alone(tensor: torch.Tensor, device: torch.device) -> Fake:
