@@ -173,10 +173,7 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
 _RNG_STATE_BYTES = 16
 """A seed and an offset, on the CPU (aten/src/ATen/cuda/CUDAGeneratorImpl.cpp, ``get_state``)."""
 _SWITCHES = ("set_device", "_exchange_device", "_maybe_exchange_device")
-_NO_OPS = (
-    *("synchronize", "empty_cache", "_lazy_init", "manual_seed", "manual_seed_all", "ipc_collect"),
-    *("reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated"),
-)
+_NO_OPS = ("empty_cache", "_lazy_init", "manual_seed", "manual_seed_all")
 
 
 @contextmanager
