@@ -24,7 +24,7 @@ from torchsummary_plus.live.fakes import fake_like
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.pointwise import is_elementwise, writes_alike
-from torchsummary_plus.ops.shapes.registry import RULES, rule_in
+from torchsummary_plus.ops.shapes.registry import RULES, rule
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace.kernels import FakeKernels
@@ -393,7 +393,7 @@ def test_lists_that_do_not_agree_are_left_to_torch() -> None:
 def test_an_operator_has_one_rule() -> None:
     name, own = next(iter(RULES.items()))
     with pytest.raises(ValueError, match=f"{name} already has a rule"):
-        rule_in(RULES, name.removeprefix("aten::"))(lambda: None)
+        rule(name.removeprefix("aten::"))(lambda: None)
     assert RULES[name] is own
 
 

@@ -77,7 +77,7 @@ class FakeKernels(Access):
         """Run an operator, on values where all its tensors are real and small."""
         if not isinstance(func, OpOverload):
             raise DataDependentError(f"{func} has no fake kernel")
-        if id(func) in MAKE_SPARSE and self.refuses_sparse():
+        if func._schema.name in MAKE_SPARSE and self.refuses_sparse():
             raise UnfakeableError(f"{func} returns a sparse tensor, which no fake tensor can represent")
         key: list[Any] = [id(func), torch.get_default_dtype()]
         operands: list[torch.Tensor] = []
@@ -431,16 +431,13 @@ def _result_device(kwargs: Mapping[str, Any], operands: list[Fake]) -> torch.dev
 aten = torch.ops.aten
 
 MAKE_SPARSE = {
-    id(getattr(packet, overload))
-    for packet in (
-        *(aten._sparse_coo_tensor_with_dims_and_tensors, aten._sparse_coo_tensor_with_dims),
-        *(aten._sparse_compressed_tensor_unsafe, aten.sparse_compressed_tensor),
-        *(aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc),
-        *(aten._to_sparse_bsr, aten._to_sparse_bsc),
+    f"aten::{name}"
+    for name in (
+        *("_sparse_coo_tensor_with_dims_and_tensors", "_sparse_coo_tensor_with_dims", "sparse_compressed_tensor"),
+        *("_sparse_compressed_tensor_unsafe", "_to_sparse", "_to_sparse_csr", "_to_sparse_csc"),
+        *("_to_sparse_bsr", "_to_sparse_bsc"),
     )
-    for overload in packet.overloads()
 }
-"""By identity: operators hash slowly, and every one of a pass is looked up."""
 
 
 def _coalesced(tensor: Tensor) -> Tensor:

@@ -199,7 +199,7 @@ class ValuedKernels(FakeKernels):
             answer = self.answers.recall(query, self.answers.count(query))
             for mask, count in zip(masks, mask_counts(masks, self._value_of) or answer or ()):
                 note_true(mask, count)
-        reads = _KERNELS.get(id(func))
+        reads = _READING.get(func._schema.name)
         if reads is not None:
             return self._noted(reads(partial(self.read_lengths, func, args), *args, **kwargs))
         asking = asks(func, args, kwargs)
@@ -215,13 +215,14 @@ class ValuedKernels(FakeKernels):
             if on_card and out.numel() <= self.most_known([out]) and kwargs.get("generator") is None:
                 out.known = self._really(func, args, _on_cpu(kwargs))
             return out
-        if id(func) in SETS and fakes:  # The tensor's old values are gone, and a storage has no known ones.
-            return self._run_without_values(func, args, kwargs)
-        if not (fakes or self.leaves_cpu(kwargs)) or any(fake.known is None for fake in fakes):
-            return self._run_without_values(func, args, kwargs)
         changed = written(func, args, kwargs) if func._schema.is_mutable else []
-        unknown = any(self._value_of(t, any(t is other for other in changed)) is None for t in operands)
-        if unknown or kwargs.get("generator") is not None or not self.is_small(func, args, kwargs, operands):
+        if (
+            (id(func) in SETS and fakes)  # The tensor's old values are gone, and a storage has no known ones.
+            or not (fakes or self.leaves_cpu(kwargs))
+            or any(self._value_of(t, any(t is other for other in changed)) is None for t in operands)
+            or kwargs.get("generator") is not None
+            or not self.is_small(func, args, kwargs, operands)
+        ):
             return self._run_without_values(func, args, kwargs)
         try:
             values = self._on_values(func, args, kwargs)
@@ -350,8 +351,6 @@ def _attach(out: Any, values: Any) -> Any:
 Read = Callable[[Tensor], "list[int] | None"]
 """Returns a tensor's content; None if unknown."""
 
-aten: Any = torch.ops.aten
-
 
 def _pack(read: Read, x: Tensor, lengths: Tensor, batch_first: bool) -> Any:
     """The concatenated rows of each step and their counts; unknown lengths are assumed the longest."""
@@ -376,18 +375,11 @@ def longest_target(scores: Tensor, targets: Tensor) -> int:
 
 
 _READING: dict[str, Callable[..., Any]] = {
-    "_pack_padded_sequence": _pack,
-    "_pack_padded_sequence_backward": lambda _, grad, size, *__: new_fake(size, grad.dtype, grad.device),
-    "_ctc_loss": _ctc,
-    "_ctc_loss_backward": lambda _, grad, x, *__, **___: new_fake(x.shape, x.dtype, x.device),
+    "aten::_pack_padded_sequence": _pack,
+    "aten::_pack_padded_sequence_backward": lambda _, grad, size, *__: new_fake(size, grad.dtype, grad.device),
+    "aten::_ctc_loss": _ctc,
+    "aten::_ctc_loss_backward": lambda _, grad, x, *__, **___: new_fake(x.shape, x.dtype, x.device),
     # cuDNN's CTC needs concatenated int32 targets on the CPU, so torch's own kernel is assumed.
-    **dict.fromkeys(("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"), lambda *_, **__: False),
+    **dict.fromkeys(("aten::_use_cudnn_ctc_loss", "aten::_use_miopen_ctc_loss"), lambda *_, **__: False),
 }
 """Fake kernels of operators that read lengths; they take a :data:`Read` before the arguments."""
-_KERNELS = {
-    id(getattr(getattr(aten, name), overload)): kernel
-    for name, kernel in _READING.items()
-    if hasattr(aten, name)  # This torch may lack it.
-    for overload in getattr(aten, name).overloads()
-}
-"""By identity: operators are slow to hash, and every operator of a pass is looked up."""

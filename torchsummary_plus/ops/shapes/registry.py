@@ -7,7 +7,6 @@ A rule computes a kernel's result from shapes, strides, dtypes and the device. I
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any, TypeAlias, TypeVar
 
@@ -28,10 +27,9 @@ Outs: TypeAlias = "list[Out | int | None]"
 """Several outputs; None is an undefined one."""
 Answer: TypeAlias = "Out | int | Outs"
 """A new tensor; the position, among all tensor arguments, of one that is returned; or a list of these, for a tuple."""
-ShapeRule: TypeAlias = Callable[..., Answer]
 F = TypeVar("F", bound=Callable[..., Any])
 
-RULES: dict[str, ShapeRule] = {}
+RULES: dict[str, Callable[..., Answer]] = {}
 """By the operator's name in its schema: "aten::add.Tensor"."""
 
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -67,23 +65,18 @@ def _twos(value: Any) -> Any:
     return [_twos(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def rule_in(table: dict[str, Any], *names: str) -> Callable[[F], F]:
-    """Register a function in a table, by the names of aten operators; a second entry raises ValueError."""
+def rule(*names: str) -> Callable[[F], F]:
+    """Register a function of the arguments as the rule of these aten operators; a second rule raises ValueError."""
 
     def register(function: F) -> F:
-        """Register the function under each name."""
         for name in names:
             key = f"aten::{name}"
-            if key in table:
+            if key in RULES:
                 raise ValueError(f"{key} already has a rule")
-            table[key] = function
+            RULES[key] = function
         return function
 
     return register
-
-
-rule = partial(rule_in, RULES)
-"""Register a function of the arguments as the rule of these aten operators; a second rule raises ValueError."""
 
 
 def axis_of(dim: int, rank: int) -> int:
