@@ -15,7 +15,7 @@ from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from tests.parts import of_parts
 from tests.trace.zoo import ZOO
-from torchsummary_plus import explain, explain_batch, summary
+from torchsummary_plus import InputError, explain, explain_batch, summary
 from torchsummary_plus.data.records import tensors
 from torchsummary_plus.render.explain_layers import RULES, Arithmetic, product
 
@@ -199,6 +199,8 @@ def by_hooks(model: nn.Module, x: torch.Tensor) -> int:
 
 def test_the_batch_formula_is_the_notes() -> None:
     model = nn.Sequential(nn.Conv3d(1, 30, 3), nn.MaxPool3d(2), nn.Conv3d(30, 8, 3), nn.Flatten(), nn.LazyLinear(1))
+    with pytest.raises(InputError, match="parameters without a shape; call it on an input before"):
+        explain_batch(model, (1, 15, 17, 15))
     maps = by_hooks(model, torch.zeros(1, 1, 15, 17, 15))
     told = explain_batch(model, (1, 15, 17, 15), 10, 1 << 30, engine=False)
     params = 4 * sum(p.numel() for p in model.parameters())

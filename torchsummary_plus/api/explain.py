@@ -83,6 +83,8 @@ def explain_batch(
     report = summary(model, input_size, dtypes=dtypes, functional=True, verbose=0)
     if report.run.batch_size is not None:  # The calls depend on the batch size.
         report = summary(model, input_size, 1, dtypes=dtypes, functional=True, verbose=0)
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        raise InputError("the model has parameters without a shape; call it on an input before")
     gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     limit = max_batch_size(model, input_size, memory, dtypes=dtypes, device=device, **options) if engine else None
     return batch_formula(report, gradients, parse_memory(memory), batch_size, limit)
