@@ -85,9 +85,10 @@ class Allocations:
         """Free buffers."""
         self.steps += map(Free, numbers)
 
-    def temporary(self, nbytes: int) -> None:
-        """Allocate a buffer and free it."""
-        self.free(self.buffer(nbytes))
+    def temporary(self, *buffers: Step) -> None:
+        """Allocate each buffer and free it before the next."""
+        for buffer in buffers:
+            self.free(*self.append((buffer,)))
 
     def append(self, course: Iterable[Step]) -> range:
         """Append another course, whose buffers count from 0, and return the numbers that its buffers get."""

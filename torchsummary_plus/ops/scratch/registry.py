@@ -41,11 +41,8 @@ class Rule:
     calibrated: bool = True
     since: str = ""
 
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """Which of "chip" and "cudnn" the formula receives before the result."""
-        names: tuple[str, ...] = getattr(getattr(self.formula, "__code__", None), "co_varnames", ())
-        return tuple(name for name, asked in zip(names, ("chip", "cudnn")) if name == asked)
+    takes: tuple[str, ...] = ()
+    """Which of "chip" and "cudnn" the formula receives before the result."""
 
 
 class Result(NamedTuple):
@@ -226,10 +223,12 @@ def _register(
     """Register a rule for operators on one backend; ``traits`` are the other fields of :class:`Rule`."""
 
     def register(formula: Formula) -> Formula:
+        names: tuple[str, ...] = getattr(getattr(formula, "__code__", None), "co_varnames", ())
+        takes = tuple(name for name, asked in zip(names, ("chip", "cudnn")) if name == asked)
         for operator in operators:
             if (backend, operator) in table:
                 raise ValueError(f"{operator} on {backend} already has a rule")
-            table[backend, operator] = Rule(formula, source, band, **traits)
+            table[backend, operator] = Rule(formula, source, band, takes=takes, **traits)
         return formula
 
     return register

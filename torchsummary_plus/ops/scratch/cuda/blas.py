@@ -65,8 +65,9 @@ def cublas(chip: Capability, *factors: Any) -> tuple[Handle | Alloc, ...]:
 
     There is none for a product without elements to add up.
     """
-    if any(factor.dim() > 1 and not factor.numel() for factor in _tensors(factors)):
-        return ()
+    for factor in _tensors(factors):
+        if factor.dim() > 1 and not factor.numel():
+            return ()
     nbytes = workspace_bytes(chip)
     return (Handle("cublas", nbytes) if are_workspaces_kept() else Alloc(nbytes),)
 
@@ -110,17 +111,9 @@ def several(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course | AtMost:
 def product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course | AtMost:
     """Copies of unreadable factors of a matrix product, the last two matrices, which an addend may precede."""
     a, b = _tensors(operands)[-2:]
-    if _is_for_cusparse(a, b):
+    if not a.layout is b.layout is torch.strided:  # By cuSPARSE, with a handle of its own: SparseBlasImpl.cpp.
         return UNKNOWN
     return *_copies(a, b, is_readable=_is_multiplied_in_place), *cublas(chip, *operands)
-
-
-def _is_for_cusparse(*factors: Any) -> bool:
-    """Whether a factor is sparse, which cuSPARSE multiplies with a handle of its own.
-
-    Source: aten/src/ATen/native/sparse/cuda/SparseBlasImpl.cpp.
-    """
-    return any(factor.layout is not torch.strided for factor in factors)
 
 
 @scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE)
@@ -129,7 +122,7 @@ def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: 
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
     """
-    if _is_for_cusparse(a, b):
+    if not a.layout is b.layout is torch.strided:  # By cuSPARSE, with a handle of its own: SparseBlasImpl.cpp.
         return UNKNOWN
     copies, own = _copies(a, b, is_readable=_is_multiplied_in_place), cublas(chip, a, b)
     is_row = bias.shape[-1:] == out.shape[-1:] and bias.numel() == out.shape[-1] and bias.is_contiguous()
@@ -167,7 +160,7 @@ def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def _copies(*tensors: Any, is_readable: Callable[[Any], bool]) -> Course:
-    if not all(tensor.numel() for tensor in tensors):
+    if not all(map(torch.Tensor.numel, tensors)):
         return ()
     return tuple(Alloc(t.nbytes) for t in tensors if not is_readable(t))
 

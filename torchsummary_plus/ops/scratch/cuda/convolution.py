@@ -23,8 +23,8 @@ from torch import Tensor
 from ....data.capability import Capability, Chip
 from ...backends import FORMATS, allows_tf32, takes_cudnn
 from ...shapes.registry import is_channels_last
-from ..allocations import Allocations, buffers, copied, copies, ended, joined, suggested
-from ..registry import Alloc, AtMost, Course, Free, Result, reserve, scratch
+from ..allocations import Allocations, buffers, copied, copies, suggested
+from ..registry import Alloc, AtMost, Course, Result, reserve, scratch
 from .blas import cublas
 from .cudnn.backend import Kind, Question
 from .cudnn.queries import Cudnn
@@ -112,11 +112,8 @@ def as_image(tensor: Any) -> Tensor:
 def operands(x: Any, weight: Any) -> tuple[tuple[Alloc, ...], Tensor, Tensor]:
     """Return input and weight as images, after the copy of a single spatial axis that is not contiguous."""
     image = as_image(x)
-    return (
-        (buffers(copied(image)), image.contiguous(), as_image(weight))
-        if x.dim() == 3
-        else ((), image, as_image(weight))
-    )
+    line, read = (buffers(copied(image)), image.contiguous()) if x.dim() == 3 else ((), image)
+    return line, read, as_image(weight)
 
 
 @scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
@@ -133,13 +130,14 @@ def convolution(chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: A
     if path is Route.COLUMNS:
         return forward_columns(conv, chip, line, image, kernel, y, bias is not None)
     layout = cudnn_format(image, kernel) if path is Route.CUDNN else ROWS
-    course: Course = *line, *buffers(copied(image, layout)), Result(0), *buffers(copied(kernel, layout))
-    if path is Route.DEPTHWISE:
-        return course
-    kind, first, second = Kind.FORWARD, image.shape, y
-    if conv.transposed:
-        kind, first, second = Kind.BACKWARD_DATA, second, first
-    return joined(course, workspaces(conv, cudnn, chip, kind, layout, first, kernel, second))
+    steps = Allocations()
+    steps.append((*line, *buffers(copied(image, layout)), Result(0), *buffers(copied(kernel, layout))))
+    if path is Route.CUDNN:
+        kind, first, second = Kind.FORWARD, image.shape, y
+        if conv.transposed:
+            kind, first, second = Kind.BACKWARD_DATA, second, first
+        steps.temporary(*workspaces(conv, cudnn, chip, kind, layout, first, kernel, second))
+    return steps.course()
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE)
@@ -152,12 +150,8 @@ def convolution_backward(
     """
     if not x.numel():
         return ()
-    wanted, conv, (line, image, kernel), slope = (
-        settings[6],
-        described(x, *settings),
-        operands(x, weight),
-        as_image(grad),
-    )
+    conv, (line, image, kernel) = described(x, *settings), operands(x, weight)
+    slope, wanted = as_image(grad), settings[6]
     path = route(conv, image, kernel, chip)
     if path is Route.COLUMNS:
         return backward_columns(conv, chip, line, image, kernel, slope, wanted)
@@ -204,14 +198,14 @@ def backward_by_cudnn(
         kind, first, second = Kind.BACKWARD_DATA, x.shape, grad.shape
         if conv.transposed:
             kind, first, second = Kind.FORWARD, second, first
-        steps.append(workspaces(conv, cudnn, chip, kind, layout, first, weight, second))
+        steps.temporary(*workspaces(conv, cudnn, chip, kind, layout, first, weight, second))
         steps.free(*copies)
     if wanted[1]:
         layout = cudnn_format(read, grad)
         image, slope = (grad, read) if conv.transposed else (read, grad)
         copies = steps.append(buffers(copied(slope, layout), copied(image, layout)))
         steps.result(int(wanted[0]))
-        steps.append(workspaces(conv, cudnn, chip, Kind.BACKWARD_FILTER, layout, image.shape, weight, slope.shape))
+        steps.temporary(*workspaces(conv, cudnn, chip, Kind.BACKWARD_FILTER, layout, image.shape, weight, slope.shape))
         steps.free(*copies)
 
 
@@ -238,7 +232,7 @@ def backward_of_channels(steps: Allocations, x: Tensor, weight: Tensor, grad: Te
 def workspaces(
     conv: Convolution, cudnn: Cudnn, chip: Chip, kind: Kind, layout: torch.memory_format, x: tuple[int, ...],
     weight: Tensor, y: tuple[int, ...],
-) -> Course:  # fmt: skip
+) -> tuple[Alloc, ...]:  # fmt: skip
     """Return the workspaces of one cuDNN kernel, one after the other.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
@@ -255,14 +249,14 @@ def workspaces(
     else:
         tried, largest, most = plans.tried, plans.largest, plans.largest
         low, high = cudnn.split(tried[0], tried[0])
-    trials: Course = ()
+    trials: tuple[Alloc, ...] = ()
     if torch.backends.cudnn.benchmark:
         low, high = 0, most
         if cudnn.is_new(question):
             band = 0.0 if plans else max(1.0, (most - largest) / max(1, largest))
-            trials = Alloc(largest, band, (largest // 2, 0), empties=True), Free(0)
+            trials = (Alloc(largest, band, (largest // 2, 0), empties=True),)
     band = max(tried[0] - low, high - tried[0]) / max(1, tried[0])
-    return ended((*trials, Alloc(tried[0], band, tried[1:])))
+    return *trials, Alloc(tried[0], band, tried[1:])
 
 
 def described(
@@ -318,7 +312,7 @@ def forward_columns(
             steps.buffer(prod(y) // groups * x.itemsize)
         unfolded = steps.buffer(0 if is_image else _columns(conv, x, weight, y))
         ones = steps.buffer(prod(y[2:]) * x.itemsize if biased and conv.transposed else 0)
-        steps.free(*steps.append(cublas(chip)))
+        steps.temporary(*cublas(chip))
         steps.free(ones, unfolded, read)
     if groups > 1:
         steps.result(0)
@@ -362,13 +356,13 @@ def _backward(
             ready = steps.buffer(copied(grad))
             take(0)
             unfolded = steps.buffer(columns)
-            steps.free(*steps.append(workspace))
+            steps.temporary(*workspace)
             steps.free(unfolded, ready)
         for place in range(of_weight, sum(wanted)):
             take(place)
         held = steps.append(buffers(copied(grad), columns)) if for_weight else ()
         if for_weight:
-            steps.free(*steps.append(workspace))
+            steps.temporary(*workspace)
         steps.append(summed)
         steps.free(*reversed(held))
         return
@@ -377,12 +371,12 @@ def _backward(
         take(0)
     unfolded = steps.buffer(columns if for_input else 0)
     if for_input:
-        steps.free(*steps.append(workspace))
+        steps.temporary(*workspace)
     if for_bias:
         take(of_weight + for_weight)
         steps.append(summed)
     if for_weight:
         take(of_weight)
         unfolded = unfolded if for_input else steps.buffer(columns)
-        steps.free(*steps.append(workspace))
+        steps.temporary(*workspace)
     steps.free(unfolded, ready)

@@ -298,8 +298,8 @@ class Reduction:
     @property
     def has_short_offsets(self) -> bool:
         """Whether all offsets fit 32-bit indexing."""
-        reaches = [1 + sum((n - 1) * s for n, s in zip(self.shape, strides)) for strides in (self.output, self.input)]
-        return self.numel <= LAST_OFFSET and max(reaches) <= LAST_OFFSET
+        farthest = max(sum((n - 1) * s for n, s in zip(self.shape, each)) for each in (self.output, self.input))
+        return self.numel <= LAST_OFFSET and farthest < LAST_OFFSET
 
 
 def reduction(tensor: Any, axes: Collection[int], out_itemsize: int, itemsize: int | None = None) -> Reduction:

@@ -95,7 +95,7 @@ def topk(chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = Tr
         values = out[0]
         steps.append(buffers(INT64 * values.numel(), values.nbytes))
         steps.append(ended(sorted_apart(chip, values, dim)))
-        steps.temporary(INT64 * values.numel())
+        steps.temporary(Alloc(INT64 * values.numel()))
     return steps.course()
 
 
@@ -111,7 +111,7 @@ def search(chip: Chip, count: int, length: int, item: int) -> Course:
     sizes = (item, 2 * 4, 2 * radix, blocks * DIGITS * COUNTER // slices, DIGITS * 4, blocks * 4 // slices)
     numbers = [steps.buffer(size * slices) for size in (*sizes, sizes[-1])]
     for _ in range(2):
-        steps.temporary(pass_bytes(chip, blocks, SCAN_BY_KEY))
+        steps.temporary(Alloc(pass_bytes(chip, blocks, SCAN_BY_KEY)))
     steps.free(*reversed(numbers))
     return steps.course()
 
@@ -130,10 +130,10 @@ def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axe
     steps = Allocations()
     copies = steps.append(buffers(copy))
     number = steps.buffer(COUNT_BYTES)
-    steps.temporary(count_sum(chip, count))
+    steps.temporary(Alloc(count_sum(chip, count)))
     steps.append((result,))
     if has_axes:
-        steps.temporary(pass_bytes(chip, count, SELECT))
+        steps.temporary(Alloc(pass_bytes(chip, count, SELECT)))
     steps.free(number, *copies)
     return steps.course()
 
@@ -230,7 +230,7 @@ def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
     copy = copied(mask) if mask.shape == out.shape else count
     steps = Allocations()
     steps.append((Alloc(INT64 * count), *buffers(copy)))
-    steps.temporary(scan(count, INT64))
+    steps.temporary(Alloc(scan(count, INT64)))
     steps.append(copies(source))
     return steps.course()
 
@@ -299,7 +299,7 @@ def _summed_in_order(chip: Chip, grad: Any, indices: Any, num_weights: int, adds
     keys, storage = steps.buffer(count * index), steps.buffer(pass_bytes(chip, count, UNIQUE_BY_KEY[index]))
     steps.free(storage, keys)
     steps.append(buffers(segments * index, segments * index))
-    steps.temporary(scan(segments, index))
+    steps.temporary(Alloc(scan(segments, index)))
     steps.append(buffers(INT64, parts * index))
     if not adds:
         steps.buffer(parts * width * max(FP32, grad.element_size()))
