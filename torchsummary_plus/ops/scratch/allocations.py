@@ -113,14 +113,3 @@ def joined(*courses: Iterable[Step]) -> Course:
     for course in courses:
         steps.append(course)
     return steps.course()
-
-
-def ended(course: Course) -> Course:
-    """Return a course that frees all of its buffers.
-
-    >>> ended((Alloc(8), Alloc(4), Free(0)))[-1]
-    Free(buffer=1)
-    """
-    freed = {step.buffer for step in course if isinstance(step, Free)}
-    count = sum(isinstance(step, Alloc) for step in course)
-    return *course, *(Free(number) for number in range(count) if number not in freed)

@@ -53,14 +53,6 @@ def magnitudes(dtype: torch.dtype) -> Kind:
     return replace(kind, accumulated=kind.accumulated // 2) if dtype.is_complex else kind
 
 
-def welford(dtype: torch.dtype) -> Kind:
-    """Return the kind of a variance, which accumulates mean, deviation and count (as int32 and as float).
-
-    Source: aten/src/ATen/native/SharedReduceOps.h, ``WelfordData``, whose int32 is padded beside doubles.
-    """
-    return Kind(32 if dtype is torch.float64 else 16, 2, dtype)
-
-
 def extreme(dtype: torch.dtype) -> Kind:
     """Return the kind of a maximum or minimum, or of ``any`` and ``all``."""
     return Kind(dtype.itemsize, 4, dtype)
@@ -171,7 +163,9 @@ def variance(chip: Chip, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Co
     """As a sum; of complex numbers those of real and imaginary parts, one after the other, have only a bound."""
     if tensor.is_complex():
         return AtMost(4 * tensor.numel() * tensor.element_size())
-    return course(chip, tensor, axes_of(dim), tensor.dtype, welford(tensor.dtype))
+    # Mean, deviation and count (as int32 and as float; SharedReduceOps.h, ``WelfordData``), padded beside doubles.
+    kind = Kind(32 if tensor.dtype is torch.float64 else 16, 2, tensor.dtype)
+    return course(chip, tensor, axes_of(dim), tensor.dtype, kind)
 
 
 @scratch("cuda", "aten::argmax", "aten::argmin", source=SOURCE)

@@ -20,7 +20,7 @@ import torch
 from ....data.capability import Chip
 from ....data.units import MIB, ceil_div, round_up
 from ...shapes.registry import is_dense
-from ..allocations import INT64, Allocations, buffers, copied, copies, ended, flattened, joined
+from ..allocations import INT64, Allocations, buffers, copied, copies, flattened, joined, results
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
 from ..registry import DOUBT, Alloc, AtMost, Course, Result, reserve, scratch
 
@@ -83,20 +83,17 @@ COUNTER = 2
 
 
 @scratch("cuda", "aten::topk", source="aten/src/ATen/native/cuda/TensorTopK.cu")
-def topk(chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Course:
-    """A contiguous copy and the search; more than 4,096 elements of a slice are sorted into other tensors."""
-    steps = Allocations()
-    steps.result(0, 1)
+def topk(
+    chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
+) -> Course | AtMost:
+    """A contiguous copy and the search; the order of more than 4,096 elements of a slice has a bound."""
     if not x.dim() or not x.numel():
-        return steps.course()
-    steps.append(copies(x))
-    steps.append(search(chip, x.numel(), int(x.shape[dim]), x.element_size()))
+        return results(out)
+    searched = search(chip, x.numel(), int(x.shape[dim]), x.element_size())
+    course = joined(results(out), copies(x), searched)
     if ordered and k > SMALL:
-        values = out[0]
-        steps.append(buffers(INT64 * values.numel(), values.nbytes))
-        steps.append(ended(sorted_apart(chip, values, dim)))
-        steps.temporary(Alloc(INT64 * values.numel()))
-    return steps.course()
+        return AtMost(5 * (out[0].nbytes + out[1].nbytes) + MIB, course)
+    return course
 
 
 def search(chip: Chip, count: int, length: int, item: int) -> Course:
