@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, compress
@@ -141,8 +141,9 @@ class Estimate:
     def assumptions(self) -> tuple[str, ...]:
         """How data-dependent sizes and values were determined, and where: from a real forward, or as a maximum.
 
-        If error bands of rules widen ``peak_range``, the last lines name their operators.
+        The last lines name the operators whose rules have an error band.
         """
+        bands = [(name, band) for name, band in self.log.bands if name not in dict(self.log.unknown)]
         gpu = self.info.gpu
         most = self.reserved_bytes + bytes_outside(self.log, self.backend, gpu)[1]
         frees_cache = gpu and most > parse_memory(gpu) and self.fits()
@@ -150,7 +151,7 @@ class Estimate:
             *self.log.assumptions,
             *((_OF_RANK,) if self._rank_doubt else ()),
             *((_FREES_CACHE,) if frees_cache else ()),
-            *self._within_bands(),
+            *(f"{name}: scratch memory known to within {band:.0%}" for name, band in bands),
         )
 
     @property
@@ -278,18 +279,6 @@ class Estimate:
             order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
         lowest -= LEAST_DOUBT if is_assumed else 0
         return max(0, lowest - order), max(most, peak + doubt) + order
-
-    def _within_bands(self) -> Iterator[str]:
-        """Yield a line for each operator whose rule's error band is part of the peak, or of the most it may be."""
-        bands = {name: band for name, band in self.log.bands if name not in dict(self.log.unknown)}
-        if not bands:
-            return
-        storages = self.log.storages
-        edges = (self._run(edge).at_peak for edge in (self.log, at_edge(self.log, 1)))
-        at_peak = {storage for live in edges for storage in live if storage < len(storages) and storages[storage].band}
-        uncertain = {self.log.moments[moment].operator for moment, storage, _ in self.log.events if storage in at_peak}
-        for name in sorted(bands.keys() & uncertain):
-            yield f"{name}: scratch memory known to within {bands[name]:.0%}"
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:

@@ -160,10 +160,7 @@ def _sharding(module: nn.Module) -> Any:
     """Return how FSDP treats a module's parameters; a prefetch list makes a module unequal to all others."""
     if hasattr(module, "_handle"):
         return [str(getattr(module, name, None)) for name in _OF_FLAT]
-    get_state = getattr(module, "_get_fsdp_state", None)
-    if get_state is None:
-        return None
-    state = get_state()
+    state = getattr(module, "_get_fsdp_state", lambda: None)()
     if any(getattr(state, name, ()) for name in ("_states_to_forward_prefetch", "_states_to_backward_prefetch")):
         return object()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
