@@ -124,15 +124,12 @@ class Ranked:
         if whole is None:
             return tree, log
         logs, proved = [log], self.proved
-        try:
-            for cut in cuts[1:]:
-                logs.append(self._settled(example, listeners, cut, neighbours)[1])
-                if len(logs) == len(cuts) or proved.periods:
-                    with suppress(NotRepeatingError):
-                        return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole, proved)
-            raise NotRepeatingError
-        except NotRepeatingError:
-            return self._settled(example, listeners, Cut(None), neighbours)
+        for cut in cuts[1:]:
+            logs.append(self._settled(example, listeners, cut, neighbours)[1])
+            if len(logs) == len(cuts) or proved.periods:
+                with suppress(NotRepeatingError):
+                    return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole, proved)
+        return self._settled(example, listeners, Cut(None), neighbours)
 
     def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         """Record the steps, again if recording imported modules, whose frames keep tensors alive."""

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -63,18 +63,18 @@ WORTH = 5 * FEWEST
 """Number of equal layers from which recording ``FEWEST``, one more and two more is faster than recording all."""
 
 
+@dataclass
 class Cut:
     """Removes all but ``count`` of a model's equal layers, if there are many; ``count`` None removes nothing.
 
     A model with DDP keeps all layers, because its buckets were laid out for them when it was wrapped.
     """
 
-    def __init__(self, count: int | None) -> None:
-        self.count = count
-        self.paths: tuple[str, ...] = ()
-        self.whole: Stack | None = None
-        """All layers, if some have been removed; ``left`` are those that remain."""
-        self.left = Stack("", ())
+    count: int | None
+    paths: tuple[str, ...] = ()
+    whole: Stack | None = None
+    """All layers, if some have been removed; ``left`` are those that remain."""
+    left: Stack = field(default_factory=partial(Stack, "", ()))
 
     def make(self, model: nn.Module) -> None:
         """Cut the model permanently."""

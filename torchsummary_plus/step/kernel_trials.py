@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import product
 from typing import Any
 
 import torch
@@ -244,17 +245,14 @@ def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
         return None if isinstance(course, AtMost) else course
 
     ways = []
-    is_convolution = func in _CONVOLUTIONS
-    for least in (2, 16) if is_convolution else (2,):
-        for way in shortened(call, torch.Tag.pointwise in func.tags):
-            sizes = None
-            if not is_convolution or way.axis == 0:
-                sizes = way.sizes(share, torch.get_num_threads(), least)
-            if sizes is not None and is_convolution:  # The same library must run it.
-                calls = call, way.at(sizes[0])
-                sizes = sizes if len({takes_onednn(*_convolution(func, args)) for args, *_ in calls}) == 1 else None
-            if sizes is not None:
-                ways.append((way, sizes))
+    is_convolution, threads = func in _CONVOLUTIONS, torch.get_num_threads()
+    for least, way in product((2, 16) if is_convolution else (2,), shortened(call, torch.Tag.pointwise in func.tags)):
+        sizes = way.sizes(share, threads, least)
+        if sizes is None or (is_convolution and way.axis != 0):
+            continue
+        calls = (call, way.at(sizes[0])) if is_convolution else ()
+        if len({takes_onednn(*_convolution(func, args)) for args, *_ in calls}) < 2:  # The same library must run it.
+            ways.append((way, sizes))
     ways.sort(key=lambda each: each[0].elements(max(each[1])) > 4 * AT_ONCE)
     for way, sizes in ways:
         course = extrapolated(way, sizes, course_of)
