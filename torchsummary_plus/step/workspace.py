@@ -176,7 +176,7 @@ class Workspaces:
         if answer is None:  # It raised.
             answer = AtMost(None, multiplies=self.backend == "cuda")
         if self.backend == "cuda" and not since(rule.since or CUDA_FROM):
-            self._note(name, _reach(args, kwargs, out), calls=int(rule.calibrated))
+            self._note(name, _reach(args, kwargs, out))
             course: Course = answer.course if isinstance(answer, AtMost) else answer
             return tuple(step._replace(band=1.0) if isinstance(step, Alloc) else step for step in course)
         if isinstance(answer, AtMost):
@@ -228,8 +228,6 @@ class Workspaces:
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Return a rule's answer, or None if it has none or raises."""
-        if not rule.calibrated:
-            self._note(name)
         before = [{"chip": self.chip, "cudnn": self.cudnn}[name] for name in rule.takes]
         try:
             return rule.formula(*before, out, *args, **kwargs)
@@ -240,8 +238,8 @@ class Workspaces:
                 raise RuleError(f"the rule for {name} on {self.backend} failed: {error}") from error
             return None
 
-    def _note(self, name: str, doubt: int = 0, calls: int = 1, lasting: int = 0) -> None:
-        self.unknown[name] = self.unknown.get(name, 0) + calls
+    def _note(self, name: str, doubt: int = 0, lasting: int = 0) -> None:
+        self.unknown[name] = self.unknown.get(name, 0) + 1
         self._doubt = max(self._doubt, doubt + lasting, LEAST_DOUBT)
         self._lasting_doubt = max(self._lasting_doubt, lasting)
 

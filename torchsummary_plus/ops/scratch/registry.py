@@ -29,7 +29,6 @@ Formula = Callable[..., Any]
 class Rule:
     """A formula, its source, and the largest relative error observed when it was measured.
 
-    ``calibrated`` is False for an estimate that no measurement has confirmed; memory estimates then name the operator.
     A formula whose first parameter is called ``chip`` receives the GPU's before the result, and cuDNN if the second is
     called ``cudnn``. ``since`` is the first torch release that the rule holds for; on older ones the operator is named
     and its range left open.
@@ -38,7 +37,6 @@ class Rule:
     formula: Formula
     source: str
     band: float
-    calibrated: bool = True
     since: str = ""
 
     takes: tuple[str, ...] = ()
@@ -64,6 +62,10 @@ class Alloc(NamedTuple):
     band: float = 0.0
     lesser: tuple[int, ...] = ()
     empties: bool = False
+
+
+GUESS = 0.5
+"""The band of a buffer that no measurement has confirmed."""
 
 
 class Free(NamedTuple):

@@ -18,7 +18,7 @@ from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...dtypes import HALVES
 from ..allocations import buffers, results
-from ..registry import UNKNOWN, Alloc, AtMost, Course, Free, Result, reserve, scratch
+from ..registry import GUESS, UNKNOWN, Alloc, AtMost, Course, Free, Result, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
@@ -102,20 +102,20 @@ reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN)(
 )
 
 
-@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=0.5, calibrated=False)
+@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=GUESS)
 def cudnn(out: Any, *_: Any, **__: Any) -> Course:
     """Seed and offset are allocated first."""
     output, logsumexp, *state = results(out)
-    return *state, output, logsumexp, Alloc(STATE)
+    return *state, output, logsumexp, Alloc(STATE, GUESS)
 
 
-@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=0.5, calibrated=False)
+@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=GUESS)
 def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> Course:
     """The queries' gradient in fp32 and one number per row; grouped heads as in flash attention."""
     batch, heads, rows, width = query.shape
     gradient: int = batch * heads * rows * (4 * width + 4)
     grouped: int = 2 * batch * key.shape[2] * heads * width * key.element_size()
-    return (Alloc(gradient + (0 if key.shape[1] == heads else grouped) + STATE),)
+    return (Alloc(gradient + (0 if key.shape[1] == heads else grouped) + STATE, GUESS),)
 
 
 @reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD)
