@@ -12,7 +12,6 @@ import torch
 from ..shapes.registry import is_channels_last
 from .registry import Alloc, Course, Free, Result, Step
 
-NATIVE = "aten/src/ATen/native/"
 INT64 = 8
 """Bytes of an index, and of the float64 or int64 that a Python number becomes."""
 

@@ -177,12 +177,10 @@ def native_batch_norm_backward(
         return ()
     # Results are counted without those that are not wanted.
     places = {place: Result(index) for index, place in enumerate(p for p in range(3) if out[p] is not None)}
-    size, is_saved = max(4, x.element_size()), bool(rstd.numel())
+    size = max(4, x.element_size())
     per_channel, steps = Alloc(x.shape[1] * size), Allocations()
-    if not is_saved and reduces and mean.element_size() != size:
-        steps.append((per_channel,))
-    if not is_saved:
-        steps.append((per_channel,))
+    if not rstd.numel():
+        steps.append((per_channel,) * (1 + (reduces and mean.element_size() != size)))
     if reduces and is_rows(x) and is_rows(grad):
         steps.append((per_channel, per_channel))
         if weight is not None:

@@ -37,25 +37,15 @@ def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Course:
     dim = kwargs.get("dim", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), -1))
     if not x.dim() or not x.numel():
         return ()
-    steps = Allocations()
-    steps.result(0, 1)
-    length = int(x.shape[dim])
+    length, key, count = int(x.shape[dim]), x.element_size(), x.numel()
     if length <= SMALL:
-        steps.buffer(INT64 * length)
-    else:
-        steps.append(sorted_apart(chip, x, dim))
-    return steps.course()
-
-
-def sorted_apart(chip: Chip, x: Any, dim: int) -> Course:
-    """Return the course of sorting long rows into results that exist."""
+        return Result(0), Result(1), Alloc(INT64 * length)
     steps, is_permuted = Allocations(), x.stride(dim) != 1
+    steps.result(0, 1)
     if is_permuted or not is_dense(x):
         steps.buffer(x.nbytes)
     if is_permuted and is_dense(x):
-        steps.buffer(x.nbytes)
-        steps.buffer(INT64 * x.numel())
-    length, key, count = int(x.shape[dim]), x.element_size(), x.numel()
+        steps.append(buffers(x.nbytes, INT64 * count))
     rows = count // length
     if rows == 1 or length >= LARGE:
         order, storage = steps.buffer(INT64 * length), steps.buffer(radix_sort(chip, length, key, INT64))
@@ -141,10 +131,9 @@ def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
     return joined(*(positions(chip, m.numel(), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
 
 
-@scratch("cuda", "aten::nonzero", source=NONZERO)
-def nonzero(chip: Chip, out: Any, x: Any) -> Course:
-    """As :func:`positions`."""
-    return positions(chip, x.numel(), copied(x), Result(0), has_axes=x.dim() > 0)
+scratch("cuda", "aten::nonzero", source=NONZERO)(
+    lambda chip, out, x: positions(chip, x.numel(), copied(x), Result(0), has_axes=x.dim() > 0)
+)
 
 
 @scratch("cuda", "aten::masked_select", source=f"{NONZERO}; IndexKernel.cpp, by index()")
