@@ -184,11 +184,6 @@ class CompareArguments(ReadingArguments, total=False):
 READING = {name: signature(summary).parameters[name] for name in ReadingArguments.__annotations__}
 """These arguments as parameters, with their defaults."""
 
-STEP_READING = ("input_size", "device", "dtypes", "input_data")
-"""Those of them that a step has too, beside the batch size."""
-
-NOT_SEARCHED = ("batch_size", "gpu", "ranks")  # Options of a step that the search for the largest batch has not.
-
 
 @overload
 def compare(*models: MemoryEstimate, names: Sequence[str] | None = None) -> StepComparison: ...
@@ -323,7 +318,8 @@ def _entry(
         result = summary(model, **reading, memory=step, verbose=0)
         peaks = _peaks_of(result)
         if step is not None and peaks is not None:
-            inputs = {name: reading[name] for name in STEP_READING if name in reading}
+            of_step = ("input_size", "device", "dtypes", "input_data")
+            inputs = {name: reading[name] for name in of_step if name in reading}
             peaks = _with_inference_and_limit(peaks, model, {**inputs, **step}, gpu)
     except ForwardError as error:
         which = f"this is model {place} ({type(model).__name__})"
@@ -360,6 +356,7 @@ def _with_inference_and_limit(peaks: StepPeaks, model: Any, step: dict[str, Any]
         peaks = replace(peaks, inference_peak_bytes=peak, unknown=unknown, assumptions=assumptions)
     if gpu is None:
         return peaks
-    largest = max_batch_size(build, memory=gpu, **{name: step[name] for name in step if name not in NOT_SEARCHED})
+    searched = {name: value for name, value in step.items() if name not in ("batch_size", "gpu", "ranks")}
+    largest = max_batch_size(build, memory=gpu, **searched)
     assumptions = tuple(dict.fromkeys((*peaks.assumptions, *largest.assumptions)))
     return replace(peaks, gpu=str(gpu), max_batch_size=largest.batch_size, assumptions=assumptions)
