@@ -14,16 +14,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
-from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES, cure
+from ...data.arguments import cure
 from ...data.errors import ForwardError, InputError, LeftOutWarning, SummaryError, need_extra
 from ...data.units import visible
 from ...formats.text import printable
-from ...memory.gpus import GPUS
-from ...render.columns import COLUMNS
-from ...table.lines import REPEATS, STYLES
 from .commands import COMMANDS
 from .models import BuildError
 from .options import groups, with_bare_memory
@@ -113,7 +111,10 @@ class Parser(argparse.ArgumentParser):
             if (command or "table") in commands.split():
                 group = by_title.get(title) or by_title.setdefault(title, self.add_argument_group(title))
                 for flags, settings in options.items():
-                    group.add_argument(*flags.split(), **settings)
+                    own = {name: value for name, value in settings.items() if name != "values"}
+                    action: Any = group.add_argument(*flags.split(), **own)
+                    if "values" in settings:
+                        action.completer = partial(completions, tuple(settings["values"]))  # argcomplete reads it.
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 after printing the usage and the error, with similar names for unknown options."""
@@ -126,13 +127,6 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
         elif code := show(message.rstrip("\n")):
             self.exit(code)
-
-
-VALUES: dict[str, Iterable[str]] = {
-    "col_names": COLUMNS, "cudnn": CUDNN, "gpu": GPUS, "gpus": GPUS, "memory": STEP_MODES, "mode": PASS_MODES,
-    "repeats": REPEATS, "run": RUNS, "style": STYLES,
-}  # fmt: skip
-"""The accepted values of options, by the option's name."""
 
 
 def complete() -> None:
@@ -148,23 +142,14 @@ def complete() -> None:
     if command:
         os.environ["_ARGCOMPLETE"] = str(place + 1)
     parser = Parser(command, *COMMANDS[command][:3])
-    for action in parser._actions:
-        completer: Any = None
-        if action.dest in VALUES:
-            completer = _listed(VALUES[action.dest])
-        elif action.dest == "model" and not command:
-            completer = _listed(filter(None, COMMANDS), argcomplete.completers.FilesCompleter())
-        if completer is not None:
-            action.completer = completer  # type: ignore[attr-defined]  # argcomplete reads it.
+    if not command:
+        files = argcomplete.completers.FilesCompleter()
+        model: Any = next(action for action in parser._actions if action.dest == "model")
+        model.completer = lambda prefix, **_: [*filter(None, COMMANDS), *files(prefix)]
     argcomplete.autocomplete(parser)
 
 
-def _listed(names: Iterable[str], *more: Callable[[str], Iterable[str]]) -> Callable[..., list[str]]:
-    """Return a completer of the last name in a list with commas."""
-    known = tuple(names)
-
-    def completer(prefix: str, **_: object) -> list[str]:
-        head, comma, _last = prefix.rpartition(",")
-        return [f"{head}{comma}{name}" for name in known] + [name for others in more for name in others(prefix)]
-
-    return completer
+def completions(names: Iterable[str], prefix: str, **_: object) -> list[str]:
+    """Return the completions of the last name in a list with commas."""
+    head, comma, _last = prefix.rpartition(",")
+    return [f"{head}{comma}{name}" for name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torchsummary_plus as package  # Which imports torch when a call is first 
 from ...data.arguments import CUDNN, PASS_MODES, RUNS, STEP_MODES
 from ...data.errors import InputError, choice_error
 from ...data.units import COUNT_UNITS, describe
+from ...memory.gpus import GPUS
 from ...render.columns import COLUMNS
 from ...table.columns import default_names
 from ...table.lines import REPEATS, STYLES
@@ -69,12 +70,17 @@ def _names(what: str, text: str, **more: Any) -> dict[str, Any]:
     return _value(f"{what}[,{what}...]", text, **{"type": listed, **more})
 
 
+def _one_of(values: Iterable[str], text: str, between: str = ", ", **more: Any) -> dict[str, Any]:
+    return {"metavar": None, "help": between.join(values) + text, "values": values, **more}
+
+
 def _switch(text: str, **more: Any) -> dict[str, Any]:
     return {"action": "store_true", "help": text, **more}
 
 
 Group = tuple[str, str, Mapping[str, Mapping[str, Any]]]
-"""A group's title, the commands that have it, and its options: ``add_argument``'s settings by their names."""
+"""A group's title, the commands that have it, and its options: ``add_argument``'s settings by their names, and
+``values``, which a shell completes."""
 
 
 def groups() -> tuple[Group, ...]:
@@ -105,7 +111,7 @@ def groups() -> tuple[Group, ...]:
             "--meta": _switch('build the model on the "meta" device, without weights'),
         }),
         ("what to try", "fit", {
-            "--gpus": _names("GPU", "GPUs by name; default: common ones from 8 to 80 GB"),
+            "--gpus": _names("GPU", "GPUs by name; default: common ones from 8 to 80 GB", values=GPUS),
             "--settings": _names("NAME", "float32, bf16, fp16, 8-bit optimizer, ...; default: all"),
             "--batch-size": _number("samples of a step; default: 1", default=1),
             "--dtypes": dtypes,
@@ -114,37 +120,39 @@ def groups() -> tuple[Group, ...]:
             "--batch-size": _number("default: -1, any batch size", default=-1),
             "--device": _value(None, "cpu, cuda, cuda:1, ...; default: the model's"),
             "--dtypes": dtypes,
-            "--mode": _value(None, f"{', '.join(PASS_MODES)}; {keeps}", default="same"),
-            "--run": _value(None, f"{', '.join(RUNS)}; fake needs only shapes, real computes", default="auto"),
+            "--mode": _one_of(PASS_MODES, f"; {keeps}", default="same"),
+            "--run": _one_of(RUNS, "; fake needs only shapes, real computes", default="auto"),
         }),
         ("graph", "graph", {
             "--depth": _number("deepest level with nodes of its own; default: all"),
-            "--repeats": _value(None, "fold or show equal neighbours; default: fold", default="fold"),
+            "--repeats": _one_of(REPEATS, " equal neighbours; default: fold", " or ", default="fold"),
         }),
         ("table", "table compare", {
-            "--style": _value(None, f"{', '.join(STYLES)}; default: torchsummary", default="torchsummary"),
+            "--style": _one_of(STYLES, "; default: torchsummary", default="torchsummary"),
             "--depth": _number("deepest level to show; default: all"),
-            "--columns": _names("NAME", columns, dest="col_names"),
+            "--columns": _names("NAME", columns, dest="col_names", values=COLUMNS),
             "--functional": _switch("also show functional operations"),
         }),
         ("rows", "table", {
             "--rows": _names("WHICH", "show only a type (Conv2d), a path or pattern (layer1.*), or a range (0:20)"),
-            "--repeats": _value(None, f"{' or '.join(REPEATS)} equal neighbours; default: fold in nested text"),
+            "--repeats": _one_of(REPEATS, " equal neighbours; default: fold in nested text", " or "),
             "--col-width": _number("maximum length of a name or shape; default: 60"),
         }),
         (step, "table compare fit report", {
-            "--memory": _value("STEP", f"kind of step: {', '.join(STEP_MODES)}; train if no value follows"),
+            "--memory": _value(
+                "STEP", f"kind of step: {', '.join(STEP_MODES)}; train if no value follows", values=STEP_MODES,
+            ),
             "--optimizer": _value("NAME", "a torch.optim optimizer, such as sgd, adam or adamw"),
             "--loss": _value("NAME", "such as cross_entropy, mse or causal_lm; default: the sum of the output"),
             "--autocast": _value("DTYPE", "run the forward under autocast: bfloat16, float16"),
             "--gradient-accumulation-steps": _number("micro-batches of --batch-size per update"),
             "--compiled": _switch("predict the step as torch.compile runs it", default=None),
-            "--cudnn": _value("HOW", f"{', '.join(CUDNN)}: source of cuDNN's workspaces; default: auto"),
+            "--cudnn": _one_of(CUDNN, ": source of cuDNN's workspaces; default: auto", metavar="HOW"),
         }),
         (step, "table compare report", {
             "--gpu": _value(
                 "MEMORY", 'GPU (torchsummary-plus gpus lists them) or memory to fit in: "RTX 4090", 24GiB; '
-                "default device: cuda",
+                "default device: cuda", values=GPUS,
             ),
         }),
         (step, "table", {
