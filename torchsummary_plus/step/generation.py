@@ -287,7 +287,10 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
 
 
 def _grouped(caches: Any, choice: CacheChoice) -> Any:
-    """Return transformers' quantised layer class with the groups of a library that need not be installed."""
+    """Return transformers' quantised layer class with the groups of a library that need not be installed.
+
+    Sizes count, not contents: of the packed integers a part stands for all of them.
+    """
     bits = BITS[str(choice.dtype)]
 
     class Groups(caches.QuantizedLayer):  # type: ignore[misc]
@@ -296,34 +299,14 @@ def _grouped(caches: Any, choice: CacheChoice) -> Any:
             low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
             scale = ((high - low) / (2**bits - 1)).clamp(min=torch.finfo(tensor.dtype).tiny)
             codes = ((groups - low) / scale).round().to(torch.uint8).flatten()
-            return packed(codes, bits), scale, low, tensor.shape
+            return codes[: -(-codes.numel() * bits // 8)].clone(), scale, low, tensor.shape
 
         def _dequantize(self, stored: tuple[Tensor, Tensor, Tensor, torch.Size]) -> Tensor:
             codes, scale, low, shape = stored
-            groups = unpacked(codes, bits)[: shape.numel()].reshape(scale.shape[0], -1)
+            groups = codes.repeat_interleave(8 // bits)[: shape.numel()].reshape(scale.shape[0], -1)
             return (groups * scale + low).reshape(shape)
 
     return Groups
-
-
-def packed(codes: Tensor, bits: int) -> Tensor:
-    """Pack integers of ``bits`` bits, as many to a byte as fit.
-
-    >>> unpacked(packed(torch.tensor([1, 2, 3], dtype=torch.uint8), 4), 4).tolist()
-    [1, 2, 3, 0]
-    """
-    share = 8 // bits
-    parts = torch.nn.functional.pad(codes, (0, -codes.numel() % share)).reshape(-1, share)
-    result = parts[:, 0].clone()
-    for place in range(1, share):
-        result |= parts[:, place] << bits * place
-    return result
-
-
-def unpacked(codes: Tensor, bits: int) -> Tensor:
-    """Return the integers that :func:`packed` packed, followed by zeros up to a whole byte."""
-    mask = (1 << bits) - 1
-    return torch.stack([codes >> shift & mask for shift in range(0, 8, bits)], -1).flatten()
 
 
 def kept_shapes(layer: Any) -> list[torch.Size]:
