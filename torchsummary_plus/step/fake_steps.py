@@ -45,14 +45,12 @@ from .optimizers import fakes_in_foreach
 from .real_steps import (
     OTHER_GRADIENTS,
     OTHER_TANGENTS,
-    TOO_MANY_VALUES,
     Misrepresented,
     Rehearsal,
     by_other_kernels,
     in_wide_bands,
     measured_step,
     rehearse,
-    too_long,
 )
 from .recorded_steps import RecordedSteps, follow_meta_storages
 from .step import Step
@@ -214,26 +212,15 @@ def _with_new_modules(task: Task) -> Task:
     return replace(task, tree=task.tree.before or task.tree, grows=True)
 
 
-def _with_real_values(task: Task, outside: bool) -> Task | MemoryLog:
+def _with_real_values(task: Task, outside: bool) -> Task:
     """With a real pass's answers: a forward's for inference, the steps' for training, as weights change.
 
-    If the steps cannot run, a forward answers, unless something outside it asks. If the pass reads too many values,
-    return a real step's log; for an inference that keeps no output, of one step, since all are equal. Raises
-    :class:`UnsupportedError` if no real step can run either.
+    If the steps cannot run, a forward answers, unless something ``outside`` it asks.
     """
     rehearsal = real = task.rehearsed() if task.step.mode == "train" or outside else None
     if rehearsal is None or (rehearsal.journal is None and not outside):
         rehearsal = task.rehearsed(only_forward=True)
-    task = replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
-    if not rehearsal.is_loop:
-        return task
-    if task.step.mode == "eval" and not task.step.keep_output and task.step.train_step is None:
-        task = replace(task, step=replace(task.step, steps=1))
-    real = task.rehearsed()
-    if real.journal is None:
-        raise too_long(f"{TOO_MANY_VALUES}, and {real.failure}")
-    log = task.measured(real, f", because {TOO_MANY_VALUES}")
-    return by_other_kernels(log, task.capability) if task.device.type == "cuda" else log
+    return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
 
 
 def _with_other_guesses(task: Task) -> Task | None:

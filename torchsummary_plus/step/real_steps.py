@@ -120,7 +120,7 @@ def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool 
         return Rehearsal(failure=WITHOUT_VALUES)
     what = "forward" if only_forward else "step"
     step = Step(step.mode, autocast=step.autocast) if only_forward else step
-    recorder = AnswerRecorder(LONGEST if only_forward else LONGEST_STEP, goes_on=not only_forward)
+    recorder = AnswerRecorder(LONGEST if only_forward else LONGEST_STEP)
     journal, random_before = SavedStorages(), rng_state()
     try:
         reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reached_by(tree, step).tensors)}.values()
@@ -143,9 +143,9 @@ def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool 
                 else:
                     steps.run(args, kwargs)
             drew = not torch.equal(random_before, rng_state())
-            return Rehearsal(recorder.answers, "", recorder.is_loop, drew, None if only_forward else journal)
+            return Rehearsal(recorder.answers, "", drew, None if only_forward else journal)
     except TooLongError as error:
-        return Rehearsal({}, f"a real {what} was abandoned: {error}", only_forward and recorder.is_loop)
+        return Rehearsal({}, f"a real {what} was abandoned: {error}")
     except Exception as error:
         return Rehearsal({}, f"a real {what} on the CPU failed: {type(error).__name__}: {error}", error=error)
     finally:
@@ -233,14 +233,6 @@ LONGEST = 10**12
 LONGEST_STEP = 10**11
 """The same for a whole step, which runs to answer questions outside forwards."""
 
-MOST_ANSWERS = 20_000
-"""Most values that a pass may read, as a loop over pixels does; beyond, a step is measured instead of recorded."""
-
-MOST_MEASURED = 200_000
-"""Most operators of a step that is measured: torch's profile takes about 5 KB for each."""
-
-TOO_MANY_VALUES = f"it reads more than {MOST_ANSWERS:,} values of tensors"
-
 WITHOUT_VALUES = "the model is on the meta device and has no values"
 
 
@@ -253,23 +245,18 @@ def asking_module(watch: Pass) -> int:
 
 
 class TooLongError(Exception):
-    """A real forward or step exceeds its limit of multiply-adds, operators, values or memory."""
+    """A real forward or step exceeds its limit of multiply-adds, operators or memory."""
 
 
 class AnswerRecorder(Listener):
-    """Records the answer of each operator that asks for values.
-
-    A pass that reads too many has no answers. It is abandoned, unless ``goes_on`` says that a step is to be measured.
-    """
+    """Records the answer of each operator that asks for values."""
 
     watch: Pass
     """The pass that is recorded."""
 
-    def __init__(self, longest: int, goes_on: bool) -> None:
+    def __init__(self, longest: int) -> None:
         self.longest = longest
-        self.goes_on = goes_on
         self.answers: dict[Question, list[Any]] = {}
-        self.questions = 0
         self.operators = 0
         self.multiply_adds = 0
         self.elements = 0
@@ -283,20 +270,9 @@ class AnswerRecorder(Listener):
                 values = tensor.detach().resolve_conj().resolve_neg().clone()
             self._answer(ARRAY, (tensor,), values)
 
-    @property
-    def is_loop(self) -> bool:
-        """Whether the pass has read too many values to record them."""
-        return self.questions > MOST_ANSWERS
-
     def _answer(self, func: OpOverload | str, operands: Any, answer: Any) -> None:
-        self.questions += 1
-        if not self.is_loop:
-            query = question(asking_module(self.watch), func, operands)
-            self.answers.setdefault(query, []).append(answer)
-        else:
-            self.answers.clear()
-            if not self.goes_on:
-                raise TooLongError(TOO_MANY_VALUES)
+        query = question(asking_module(self.watch), func, operands)
+        self.answers.setdefault(query, []).append(answer)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
@@ -304,11 +280,8 @@ class AnswerRecorder(Listener):
         if self.multiply_adds > self.longest:
             raise TooLongError(f"it takes more than {self.longest:,} multiply-adds")
         self.operators += 1
-        most = MOST_MEASURED if self.is_loop else MOST_OPERATORS
-        if self.operators > most:
-            raise TooLongError(f"it calls more than {most:,} operators")
-        if self.is_loop:
-            return
+        if self.operators > MOST_OPERATORS:
+            raise TooLongError(f"it calls more than {MOST_OPERATORS:,} operators")
         if id(func) in PUTS and masks_of(args[1]):
             self._answer(PUT, args, [int(mask.sum()) for mask in masks_of(args[1])])
         if isinstance(func, OpOverload) and asks(func, args, kwargs):
@@ -370,8 +343,6 @@ class Rehearsal:
 
     answers: dict[Question, list[Any]] = field(default_factory=dict)
     failure: str = ""
-    is_loop: bool = False
-    """Whether there are no answers because the pass read too many values."""
     drew: bool = False
     """Whether the pass drew random numbers, on which its answers may depend."""
     journal: SavedStorages | None = None
