@@ -325,9 +325,13 @@ def record_once(task: Task) -> MemoryLog:
             raise GrewError
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
-        log = replace(log, assumptions=(*log.assumptions, *steps.if_used.assumptions()))
-        counted = tuple(work.mult_adds.items()), tuple(sorted(work.unknown.items()))
-        return replace(log, mult_adds=counted[0], uncounted=counted[1], kernels=tuple(work.kernels))
+        return replace(
+            log,
+            assumptions=(*log.assumptions, *steps.if_used.assumptions()),
+            mult_adds=tuple(work.mult_adds.items()),
+            uncounted=tuple(sorted(work.unknown.items())),
+            kernels=tuple(work.kernels),
+        )
 
 
 def _prepared(

@@ -392,7 +392,7 @@ def _again(mode: Pass) -> Iterator[None]:
 
 @contextmanager
 def deep_stack() -> Iterator[None]:
-    """Raise the recursion limit for the two extra frames of each nested module call."""
+    """Raise the recursion limit for the extra frame of each nested module call."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit * 3)
     try:
