@@ -144,6 +144,18 @@ def test_the_peak_on_a_gpu_is_that_of_the_no_op_runtime(name: str, is_padded: bo
     assert least <= recorded["reserved"] <= most
 
 
+@needs_release
+@needs_fork
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
+def test_attention_of_any_batch_on_a_gpu() -> None:
+    """With symbolic shapes; the no-op runtime measured the peak."""
+    options: dict[str, Any] = {"optimizer": "sgd", "loss": lambda output: output.square().mean()}
+    model = torch.compile(Block(), dynamic=True)
+    result = estimate_memory(model, (12, 16), 4, gpu="A100 80GB", compiled=True, **options)
+    assert AS_COMPILED in result.assumptions
+    assert result.peak_bytes == 17_226_240
+
+
 SCALE = torch.ones(16)
 
 

@@ -235,8 +235,9 @@ class Attention:
 
     def has_heads(self, grouped: bool) -> bool:
         """Whether batches and heads match, or with ``grouped`` each key head serves a whole group of query heads."""
+        batches = [tensor.shape[0] for tensor in self.tensors]
         heads, keys, values = (tensor.shape[1] for tensor in self.tensors)
-        if len({tensor.shape[0] for tensor in self.tensors}) > 1:
+        if any(batch != batches[0] for batch in batches):  # A symbolic size has no hash.
             return False
         if not self.is_grouped:
             return bool(heads == keys == values)
