@@ -137,10 +137,7 @@ class Copier:
     def modules(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
         """Return the copies of a model's modules, without recursion, as models may exceed Python's recursion limit."""
         modules = list(modules)
-        plain: dict[type, list[Any]] = {}
-        for kind in set(map(type, modules)):
-            if maker_of(kind) is Copier._object:
-                plain[kind] = _slots(kind)
+        plain = {kind: _slots(kind) for kind in set(map(type, modules)) if maker_of(kind) is Copier._object}
         for module in modules:
             if type(module) in plain and id(module) not in self._copies:
                 self.note(module, object.__new__(type(module)))
@@ -314,12 +311,7 @@ class Copier:
         return new
 
     def _code(self, value: Any) -> Any:
-        """Return a class, a module or a function with a cache, which are shared."""
-        return self.note(value, value)
-
-    def _loader(self, value: Any) -> Any:
-        """Return the iterator of a data loader, which is shared, while its data have been found."""
-        self.of(value._dataset)
+        """Return a class, a module, a function with a cache or a data loader's iterator, which are shared."""
         return self.note(value, value)
 
     def _by_parts(self, value: Any) -> Any:
@@ -350,8 +342,8 @@ class Copier:
     def _generator(self, value: torch.Generator) -> torch.Generator:
         if value is torch.default_generator or value.device.type != "cpu":
             return value
-        new: torch.Generator = self.note(value, torch.Generator())
-        return new.set_state(value.get_state())
+        new: torch.Generator = self.note(value, value.clone_state())
+        return new
 
 
 _MADE_IN_PYTHON = 1 << 9
@@ -389,7 +381,7 @@ Maker = Callable[[Copier, Any], Any]
 
 _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (Tensor, Copier._of_tensor),
-    ((type, ModuleType, CACHED), Copier._code),
+    ((type, ModuleType, CACHED, compat.DataLoaderIterator), Copier._code),
     (torch.jit.ScriptModule, Copier._script),
     (nn.Module, Copier._object),
     ((dict, list, deque, set), Copier._container),
@@ -407,7 +399,6 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (BuiltinFunctionType, Copier._built_in_method),
     ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
     ((SimpleNamespace, threading.local), _bare),
-    (compat.DataLoaderIterator, Copier._loader),
     (_SHARED_CLASSES, None),
 )
 

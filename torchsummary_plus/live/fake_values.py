@@ -25,26 +25,6 @@ def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
     return torch.zeros(tuple(shape), dtype=dtype, device=device)
 
 
-class Access:
-    """What a pass's kernels do when a step assigns to a fake's ``data`` or reads all its values."""
-
-    def fake_of(self, tensor: Tensor) -> Any:
-        """Return the fake of a real tensor that is assigned."""
-        raise NotImplementedError
-
-    def follow_assigned(self, fake: Any) -> None:
-        """Called after a tensor was assigned to a fake's ``data``."""
-        return
-
-    def values_of(self, fake: Any) -> Tensor:
-        """Return a fake's values; raises :class:`DataDependentError` if they are unknown."""
-        raise NotImplementedError
-
-    def print_out(self, fake: Any) -> None:
-        """Called before a fake is formatted as text."""
-        return
-
-
 class _ArrayMemory:
     """The memory of an array, which keeps alive the tensors that own it."""
 

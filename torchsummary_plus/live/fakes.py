@@ -18,7 +18,7 @@ from ..data.capability import AMPERE, Capability
 from . import compat
 from .cuda_calls import always, cuda_answered
 from .cuda_guard import cuda_guard, wrappers_reported
-from .fake_values import Access, UndecidedFloat, array_of, check_readable
+from .fake_values import UndecidedFloat, array_of, check_readable
 from .structures import CLASSES
 from .versions import since
 
@@ -50,7 +50,8 @@ class _Here(threading.local):
     in_kernel = False
     in_item = False
     refusal: Callable[[], None] | None = None
-    access: Access | None = None
+    access: Any = None
+    """The pass's ``FakeKernels``, if fakes are theirs: asked where a step assigns to a fake's data or reads it."""
     renewal: Callable[[torch.Tensor], None] | None = None
 
 
@@ -199,12 +200,13 @@ def _values_of(fake: torch.Tensor) -> torch.Tensor:
     """Return all values of a fake, on the CPU; raises :class:`DataDependentError`."""
     if _here.access is None:
         raise DataDependentError("outside a pass, a fake tensor has no values")
-    return _here.access.values_of(fake)
+    values: torch.Tensor = _here.access.values_of(fake)
+    return values
 
 
-def follow_access(kernel: object) -> Access | None:
+def follow_access(kernel: object) -> Any:
     """Let a kernel answer where fakes are assigned to or read in this thread, if it can; return the previous one."""
-    outer, _here.access = _here.access, kernel if isinstance(kernel, Access) else None
+    outer, _here.access = _here.access, kernel if hasattr(kernel, "fake_of") else None
     return outer
 
 

@@ -29,7 +29,7 @@ _NOT_SEARCHED = frozenset(sys.stdlib_module_names) | {"numpy", "builtins", "torc
 """Packages whose code holds no tensors of a step that are not also found elsewhere."""
 _HOLDERS = (Tensor, dict, list, tuple, set, frozenset, deque)
 """Kinds of globals of installed packages that are searched, besides functions."""
-_CODE = (FunctionType, type, ModuleType, CACHED, torch.jit.ScriptModule)
+_CODE = (FunctionType, type, ModuleType, CACHED, torch.jit.ScriptModule, compat.DataLoaderIterator)
 
 Place = tuple[Any, Any, Any]
 """A dictionary, closure's cell, class or function, the key or attribute, and the value there."""
@@ -99,7 +99,7 @@ class Names:
                     is_done = False
 
     def _in_code(self, value: Any) -> None:
-        """Search a function, a class, a module or a scripted module that has been found; copy any other value."""
+        """Search code that has been found, a scripted module or a data loader's iterator; copy any other value."""
         if isinstance(value, FunctionType):
             self._in_function(value, (self.copier.known(value) or value) is value)
         elif isinstance(value, CACHED):
@@ -116,6 +116,8 @@ class Names:
                 traced: Any = value
                 for _, inputs in traced._c._retrieve_traced_inputs().items():
                     self.copier.of(list(inputs))
+        elif isinstance(value, compat.DataLoaderIterator):
+            self.copier.of(value._dataset)
         else:
             self.copier.of(value)
 

@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.autocast import autocast_inside
 from ..live.copying import INERT
-from ..live.fake_values import MASK, Access
+from ..live.fake_values import MASK
 from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.isolation import drawn
 from ..live.meta_storages import MetaStorages
@@ -59,7 +59,7 @@ _COUNTS = {
 _FAKES = frozenset({Fake})
 
 
-class FakeKernels(Access):
+class FakeKernels:
     """Runs operators on fakes. Small tensors that the forward creates stay real until a fake is written to them.
 
     ``device`` is for tensors that name no device and meet a fake.
@@ -123,6 +123,12 @@ class FakeKernels(Access):
         """Return the fake of a real tensor in this pass, on the meta storage of its storage."""
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
         return self.meta_storages.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
+
+    def follow_assigned(self, fake: Fake) -> None:
+        """Called after a tensor was assigned to a fake's ``data``."""
+
+    def print_out(self, fake: Fake) -> None:
+        """Called before a fake is formatted as text."""
 
     def values_of(self, fake: Fake) -> torch.Tensor:
         """Raise :class:`DataDependentError`."""
