@@ -1,5 +1,6 @@
 """The search for tensors."""
 
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,12 +8,28 @@ import pytest
 import torch
 from torch import nn
 
+from torchsummary_plus import summary
 from torchsummary_plus.live.copying import is_library
 from torchsummary_plus.live.reach import Reached
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace.kernels import run_really
+
+
+@lru_cache
+def table(size: int) -> torch.Tensor:
+    return torch.eye(size)
+
+
+class Tabled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) @ table(600)
+
+
+def test_a_table_leaves_no_fake_in_a_cache() -> None:
+    assert summary(Tabled(600, 600), (600,), verbose=0).total_params
+    assert type(table(600)) is torch.Tensor
 
 
 @pytest.mark.parametrize(

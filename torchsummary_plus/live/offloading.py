@@ -107,7 +107,7 @@ class Offloaded(Mapping[str, Tensor]):
 
 
 def swap_offloaded(module: nn.Module, away: Away) -> None:
-    """Have a module's hook find its weights' replacements; call it inside :func:`swap.restored`, which undoes it."""
+    """Have the hook of a module's copy find its weights' replacements."""
     hook = offloading(module)
     if hook is None:
         return

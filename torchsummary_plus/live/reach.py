@@ -1,8 +1,8 @@
 """Tensors, modules, functions and names that a step's code can reach besides the model.
 
 Methods and the code of imported modules are not copied. While a pass runs, the names through which they find objects
-(globals, attributes of classes, closures) refer to copies. Results that ``functools.lru_cache`` keeps for a package's
-functions, such as tables of positions, are emptied.
+(globals, attributes of classes, closures) refer to copies. Results that ``functools.lru_cache`` keeps for functions,
+such as tables of positions, are emptied.
 """
 
 from __future__ import annotations
@@ -264,17 +264,8 @@ def _behind(value: Any) -> Iterator[Any]:
         yield getattr(value, "__func__", value)
 
 
-@contextmanager
-def without_cached_tensors(caches: Iterable[Any]) -> Iterator[None]:
-    """Empty the caches that hold tensors, on entry and on exit, so that a step fills them itself and leaves none."""
-    _empty(caches)
-    try:
-        yield
-    finally:
-        _empty(caches)
-
-
 def _empty(caches: Iterable[Any]) -> None:
+    """Empty the caches that hold tensors, so that a pass fills them itself, and leaves none of its own there."""
     for cache in caches:
         if cache.cache_info().currsize and all_tensors(gc.get_referents(cache)):
             cache.cache_clear()
@@ -292,8 +283,10 @@ def names_replaced(copier: Copier, names: Names | None = None) -> Iterator[None]
     try:
         while replaced:  # Afterwards only the copies hold each other.
             _put(*replaced.pop())
+        _empty(names.caches)
         yield
     finally:
+        _empty(names.caches)
         for place in names.places:
             _put(*place)
         for kind, attributes in names.classes.items():

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
 from ..live.offloading import Away
-from ..live.reach import Reached, gradient_of, names_replaced, without_cached_tensors
+from ..live.reach import Reached, gradient_of, names_replaced
 from ..live.stored import Change
 from ..table.environments import copied_tree
 from ..table.forward import deep_stack
@@ -200,7 +200,7 @@ class Surroundings:
         new_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer), train_step=copier.of(step.train_step))
         copy = StepCopy(tree, new_step, copier)
         copy.take_over([*self.tree.tensors(), *tensors_in(self.modules), *rest], self._left)
-        with names_replaced(copier, self.reach), without_cached_tensors(self.reach.caches):
+        with names_replaced(copier, self.reach):
             copy.hold_others()
             copy.without_bytes = frozenset(id(copier.of(t)) for t in self.reach.tensors if id(t) in self.without_bytes)
             copy.notes = self.notes
