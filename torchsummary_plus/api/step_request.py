@@ -203,6 +203,7 @@ def step_requests(
             "the model, because the wrapping must run inside the simulated process group"
             + (of_trainer if hasattr(model, "accelerator") else "")
         )
+    numbers = list(numbers)
     request = make(model, rank=(world_size, numbers[0]))
     for number in numbers:
         request = copy(request)
