@@ -322,16 +322,12 @@ def call_memory(log: MemoryLog, allocator: Allocator) -> list[tuple[str, RowMemo
     levels = list(accumulate(nbytes for _, _, nbytes in changes(log, allocator)))
     born, _ = lifetimes(log)
     saved: dict[int, int] = defaultdict(int)
-    upcoming = iter(enumerate(log.calls))
-    ahead = next(upcoming, None)
-    active: list[int] = []
-    for event, number in sorted((born[n], n) for n, kind in _in_last_step(log) if kind == "saved_activations"):
-        while ahead is not None and ahead[1].start <= event:
-            active.append(ahead[0])
-            ahead = next(upcoming, None)
-        active = [place for place in active if log.calls[place].stop > event]
-        if active:  # The innermost call at its birth keeps it.
-            saved[active[-1]] += log.storages[number].nbytes
+    innermost = [-1] * len(log.events)  # The call in which each event happened.
+    for number, call in enumerate(log.calls):  # Inner calls begin later.
+        innermost[call.start : call.stop] = [number] * (call.stop - call.start)
+    for storage, kind in _in_last_step(log):
+        if kind == "saved_activations":
+            saved[innermost[born[storage]]] += log.storages[storage].nbytes
     return [
         (log.module_paths[call.module], RowMemory(saved[number], peak_bytes=levels[call.stop - 1] if call.stop else 0))
         for number, call in enumerate(log.calls)
