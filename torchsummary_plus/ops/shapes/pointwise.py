@@ -37,16 +37,13 @@ from .registry import (
     sure,
 )
 
-MORE = {
-    f"aten::{name}"
-    for name in (
-        *("gelu_", "hardswish", "hardswish_", "mish_", "square", "threshold_", "floor_divide", "true_divide"),
-        *("__and__", "__or__", "__xor__", "_prelu_kernel", "hardswish_backward", "hardsigmoid_backward"),
-        *("hardtanh_backward", "softplus_backward", "mish_backward", "leaky_relu_backward", "elu_backward"),
-        "_standard_gamma_grad",
-    )
-}
-"""Element-wise operators of common models that torch does not tag as pointwise, or composes of others."""
+MORE = """
+    _prelu_kernel _standard_gamma_grad celu elu floor_divide gelu hardshrink hardsigmoid hardswish hardtanh
+    leaky_relu mish softplus softshrink square threshold true_divide __and__ __or__ __xor__ elu_backward
+    hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward mish_backward
+    softplus_backward threshold_backward
+"""
+"""Element-wise operators of common models that some release does not tag as pointwise, or composes of others."""
 INPUT_FIRST = {"aten::threshold_backward", "aten::leaky_relu_backward"}
 """Gradients whose kernels iterate over the input before the gradient."""
 OF_NUMBERS = {"aten::pow", "aten::lerp"}
@@ -57,9 +54,12 @@ OF_NUMBERS = {"aten::pow", "aten::lerp"}
 def is_elementwise(func: OpOverload) -> bool:
     """Whether an operator returns one new tensor, or its first argument, computed element by element."""
     schema, tags = func._schema, func.tags
+    space, _, name = schema.name.partition("::")
+    is_more = not {name, name.removesuffix("_")}.isdisjoint(MORE.split())
     is_composite = compat.has_kernel(func.name(), "CompositeImplicitAutograd")
     return (
-        (schema.name in MORE or (torch.Tag.pointwise in tags and not is_composite))
+        space == "aten"
+        and (is_more or (torch.Tag.pointwise in tags and not is_composite))
         and torch.Tag.nondeterministic_seeded not in tags
         and [str(value.type) for value in schema.returns] == ["Tensor"]
         and all(value.alias_info is None or value.alias_info.is_write for value in schema.returns)
