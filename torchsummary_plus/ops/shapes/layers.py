@@ -287,6 +287,15 @@ def _over_last(x: Tensor, size: Sizes, *parameters: Tensor | None) -> tuple[Out,
     return fresh(x.shape, x.dtype), fresh((*x.shape[:rank], *(1,) * len(shape)), statistics_of(x))
 
 
+@rule("_weight_norm_interface")
+def weight_norm(x: Tensor, scale: Tensor, dim: int = 0) -> Outs:
+    """The weight, and its norms in float32 at least, which the meta kernel has in the weight's dtype."""
+    sure(x.dim() and dim in (0, x.dim() - 1) and x.dtype is scale.dtype and x.dtype in FLOATS)
+    sure(x.is_contiguous() and scale.is_contiguous() and x.numel())
+    sure(scale.shape == tuple(size if axis == dim else 1 for axis, size in enumerate(x.shape)))
+    return [fresh(x.shape, x.dtype), fresh(scale.shape, statistics_of(x))]
+
+
 # Gates and dropout
 
 
