@@ -82,3 +82,23 @@ def test_the_compiler_is_imported_before_a_step_for_cuda(models: str, printed: s
     program = CHECKPOINTED.replace("MODELS", models)
     done = subprocess.run([*python(), "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [printed, "True True"]
+
+
+BESIDE = """
+from threading import Thread
+import torch
+from torchsummary_plus import estimate_memory
+class Beside(torch.nn.Linear):
+    def forward(self, x):
+        thread = Thread(target=lambda: print(torch._dynamo.config.verbose))
+        thread.start()
+        thread.join()
+        return super().forward(x)
+print(estimate_memory(Beside(8, 8), (8,), 4, optimizer="adamw").info.mode, torch._dynamo.__name__)
+"""
+
+
+def test_another_thread_may_import_the_compiler_meanwhile() -> None:
+    done = subprocess.run([*python(), "-c", BESIDE], capture_output=True, text=True, check=True)
+    *verbose, mode, name = done.stdout.split()
+    assert (set(verbose), mode, name) == ({"False"}, "train", "torch._dynamo")

@@ -13,7 +13,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import chain
+from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -59,17 +61,21 @@ class CompilerNeededError(Exception):
 class _NoCompiler(ModuleType):
     """Stands for ``torch._dynamo`` where torch imports it only to keep functions from being compiled.
 
-    Any other use of the compiler raises :class:`CompilerNeededError`.
+    Any other use of the compiler raises :class:`CompilerNeededError`; another thread's imports it.
     """
 
     def __init__(self) -> None:
         super().__init__(_COMPILER)
+        self.thread = get_ident()
         self.kept: list[Any] = []
         """Functions of torch that note that they are not compiled."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # Asked of every module.
             raise AttributeError(name)
+        if self.thread != get_ident():
+            self.leave()
+            return getattr(import_module(_COMPILER), name)
         if (sys._getframe(1).f_globals.get("__name__"), name) not in _USES:
             raise CompilerNeededError
         return self.keep
@@ -78,6 +84,11 @@ class _NoCompiler(ModuleType):
         """Return a function to keep from being compiled, first of the arguments if there are any."""
         self.kept += function[:1]
         return function[0] if function else None
+
+    def leave(self) -> None:
+        """Make room for the compiler."""
+        if sys.modules.get(_COMPILER) is self:
+            del sys.modules[_COMPILER]
 
 
 _COMPILER = "torch._dynamo"
@@ -95,7 +106,7 @@ def compiler_left_out() -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[_COMPILER]
+        instead.leave()
         for function in instead.kept:
             vars(function).pop("__dynamo_disable", None)
 
