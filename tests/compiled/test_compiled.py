@@ -187,6 +187,18 @@ def test_a_function_goes_on_after_a_break_with_its_own_globals() -> None:
 
 @needs_release
 @needs_fork
+def test_a_compiled_loss_beside_a_model_that_is_not_compiled() -> None:
+    def loss(output: Tensor) -> Tensor:
+        return (output.square() * output).mean()
+
+    eager = estimate_memory(nn.Linear(16, 16), (16,), 64, optimizer="sgd", loss=loss)
+    result = estimate_memory(nn.Linear(16, 16), (16,), 64, optimizer="sgd", loss=torch.compile(loss), compiled=True)
+    assert AS_COMPILED in result.assumptions
+    assert result.peak_bytes < eager.peak_bytes  # It keeps no square.
+
+
+@needs_release
+@needs_fork
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
 def test_a_process_that_has_compiled_before_predicts_for_a_gpu() -> None:
     """Inductor has its patterns then, and refuses them a second time."""

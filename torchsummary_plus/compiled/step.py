@@ -62,11 +62,14 @@ def record(task: Task) -> MemoryLog:
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
     notes: dict[str, None] = {}
-    _install(task, notes)
+    scopes: list[dict[str, Any]] = []
+    _install(task, notes, scopes)
     graphs = names.counters["stats"]["unique_graphs"]
     _compile(task)
     if names.counters["stats"]["unique_graphs"] == graphs:
         notes[NO_GRAPH] = None
+    for scope in scopes:  # Dynamo imports into these, at last.
+        vars(builtins).update({alias: module for alias, module in scope.items() if alias.startswith("__import_")})
     for operator in names.RANDOM:  # A pass runs their kernel, and sees what that allocates.
         type(operator).__call__ = staticmethod(operator.py_kernels[names.BACKEND_SELECT])
     again = type(names.RANDOM_ON_CUDA)
@@ -77,13 +80,13 @@ def record(task: Task) -> MemoryLog:
     return replace(log, assumptions=(*log.assumptions, *notes))
 
 
-def _install(task: Task, notes: dict[str, None]) -> None:
+def _install(task: Task, notes: dict[str, None], scopes: list[dict[str, Any]]) -> None:
     """Prepare torch, and compile the model unless the user has compiled it or parts of it."""
     names.compile_nothing()
     if task.cudnn.card is not None:
         names.stand_in_for_gpu(task.cudnn.card, task.capability, notes)
     names.skip_package(__name__.partition(".")[0])
-    names.wrap(names.INSTALL_GLOBAL, _install_for_every_copy)
+    names.wrap(names.INSTALL_GLOBAL, partial(_install_for_every_copy, scopes))
     names.wrap(names.COMPILE_FORWARD, compile_with_owners)
     names.CONTEXT.enter_exit_hooks = property(
         partial(_hooks, notes), lambda self, hooks: vars(self).update(enter_exit_hooks=hooks)
@@ -135,7 +138,9 @@ def _is_kept(guard: Any) -> bool:
     return is_on_plain_value or (guard.guard_type == "TYPE_MATCH" and isinstance(guard.value, nn.Module))
 
 
-def _install_for_every_copy(own: Callable[..., None], graph: Any, name: str, value: Any) -> None:
+def _install_for_every_copy(
+    scopes: list[dict[str, Any]], own: Callable[..., None], graph: Any, name: str, value: Any
+) -> None:
     """Define Dynamo's global variables for copies of a function with other globals too."""
     if graph.co_fields["co_filename"].startswith(OPTIMIZERS):
         raise UnsupportedError("the optimizer's step is compiled by itself")
@@ -145,8 +150,8 @@ def _install_for_every_copy(own: Callable[..., None], graph: Any, name: str, val
         return FunctionType(value.__code__, sys._getframe(1).f_globals, name)(*args, **kwargs)
 
     goes_on = isinstance(value, FunctionType) and value.__globals__ is graph.global_scope  # After a break of the graph.
-    imported = {key: module for key, module in graph.global_scope.items() if key.startswith("__import_")}
-    vars(builtins).update({**imported, name: resumed if goes_on else value})
+    vars(builtins)[name] = resumed if goes_on else value
+    scopes.append(graph.global_scope)
 
 
 def _compile(task: Task) -> None:
