@@ -18,8 +18,10 @@ from torchsummary_plus import (
     compare,
     estimate_memory,
     max_batch_size,
+    max_context,
     measure_memory,
     summary,
+    what_if,
 )
 
 
@@ -81,7 +83,7 @@ def test_what_is_no_model_is_answered_with_the_cure() -> None:
     with pytest.raises(InputError, match=r"model is a state dict of 2 entries; load it into a model"):
         summary(Masked().state_dict(), (8,))  # type: ignore[arg-type]
     program = torch.export.export(nn.Linear(8, 4), (torch.ones(2, 8),))
-    for call in (summary, estimate_memory, measure_memory, max_batch_size):
+    for call in (summary, estimate_memory, measure_memory, max_batch_size, what_if, max_context):
         with pytest.raises(InputError, match=r"of an exported program, pass program\.module\(\)"):
             call(program, (8,))  # type: ignore[operator]
     with pytest.raises(InputError, match=r"write a dict of models by name: compare\(\{\"small\": ...\}\)"):

@@ -26,7 +26,7 @@ from ..table.modules import ModuleTree
 from ..table.rows import Row, row_memory
 from ..timing.step_time import gpu_with_peaks
 from .generation import GenerationRequest
-from .public import check_model, progress_line, public
+from .public import progress_line, public
 from .step_options import StepArguments, StepOptions, options_to_fit, step_keywords, takes_step_arguments
 from .step_request import StepRequest, required, step_requests
 
@@ -185,7 +185,7 @@ def measure_memory(
     example = make_example(input_size, batch_size, dtypes, input_data)
     settings = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
     settings.refuse_compiled("in measure_memory, which runs the source")
-    request = StepRequest(check_model(model), required(example), settings)
+    request = StepRequest(model, required(example), settings)
     batch = request.example.batch_size or 1
     example = with_batch(request.example, batch)
     log, reserved = measure_step(request.tree, example, request.step, request.device, time)

@@ -53,6 +53,8 @@ class StepRequest:
 
     def __init__(self, model: Any, example: Example, options: StepOptions, rank: tuple[int, int] | None = None) -> None:
         self.example = example
+        if rank is None and not isinstance(model, ModuleTree):
+            check_model(model)
         self.tree = ModuleTree(nn.Module()) if rank is not None else read(model, example)
         for path, module in zip(self.tree.paths, self.tree.modules):
             if any(map(nn.parameter.is_lazy, tensors_in([module]))):
@@ -186,7 +188,7 @@ def step_requests(
             raise InputError(
                 f"model is {describe(model)}; accepted: a torch.nn.Module, or with world_size= its builder, a function"
             )
-        yield make(model if isinstance(model, ModuleTree) else check_model(model))
+        yield make(model)
         return
     numbers = range(world_size) if ranks == "all" else (rank,) if ranks is None else ranks
     if not numbers or isinstance(numbers, str):

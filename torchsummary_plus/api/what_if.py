@@ -25,7 +25,7 @@ from ..results.memory_estimate import MemoryEstimate
 from ..results.views import Chosen, Figures, ShownLook, Views
 from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
-from .public import progress_line, public
+from .public import check_model, progress_line, public
 from .step_options import StepArguments, StepOptions, takes_step_arguments
 from .step_request import StepRequest, required
 
@@ -192,7 +192,7 @@ def what_if(
     names = [find_gpu(name).name for name in listed]
     rows = []
     with progress_line(progress) as tick:
-        for name, changes in _settings(settings, model, base, batch_size).items():
+        for name, changes in _settings(settings, check_model(model), base, batch_size).items():
             own = dict(changes)
             changed = own.pop("model", model)  # Which a setting may replace.
             if not isinstance(changed, nn.Module):
