@@ -247,8 +247,8 @@ def predicted(call: Call, out: Any, workspaces: Workspaces) -> int:
     args, kwargs, out = tree_map_only(Tensor, fake, (call.args, call.kwargs, out))
     live, most, buffers = 0, 0, list[int]()
     with torch.no_grad():
-        course = workspaces.scratch(call.operator.name(), args, kwargs, out)
-    for step in course:
+        timeline = workspaces.scratch(call.operator.name(), args, kwargs, out)
+    for step in timeline:
         if isinstance(step, Alloc):
             buffers.append(step.nbytes)
             live += step.nbytes

@@ -17,7 +17,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory import estimate as estimates
-from torchsummary_plus.memory.attribution import run_log
+from torchsummary_plus.memory.attribution import replay
 from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED, Alloc, AtMost, Rule
 from torchsummary_plus.step import kernel_trials, real_steps
 from torchsummary_plus.step.autograd.nodes import WITH_VECTORS
@@ -153,7 +153,7 @@ def test_the_range_holds_the_peak_for_any_scratch_memory_within_its_bands() -> N
     for _ in range(30):
         sizes = [ceil(s.nbytes * (1 + max(-1, s.band * dice.uniform(-1, 1)))) if s.band else 0 for s in log.storages]
         events = tuple((moment, n, nbytes and (sizes[n] or nbytes)) for moment, n, nbytes in log.events)
-        peaks.append(run_log(replace(log, events=events), "cuda", estimate.options).peak_bytes)
+        peaks.append(replay(replace(log, events=events), "cuda", estimate.options).peak_bytes)
     low, high = estimate.peak_range
     assert low <= min(peaks) < estimate.peak_bytes < max(peaks) <= high
 

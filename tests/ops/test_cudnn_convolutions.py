@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.ops.test_workspace_cuda_layers import course
+from tests.ops.test_workspace_cuda_layers import timeline
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.memory.attribution import run_log
+from torchsummary_plus.memory.attribution import replay
 from torchsummary_plus.ops.scratch.cuda.convolution import Convolution, Route, route
 from torchsummary_plus.ops.scratch.registry import Alloc, Result
 from torchsummary_plus.step.workspace import Workspaces
@@ -70,9 +70,9 @@ def test_copies_are_made_in_the_order_of_aten() -> None:
     weight, plain = torch.empty(32, 32, 3, 3, device="meta"), torch.empty(4, 32, 14, 14, device="meta")
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     kernel, image = 4 * weight.numel(), 4 * plain.numel()
-    assert without_workspaces(course("aten::convolution", (last, weight, None, *how), last)) == ["result 0", kernel]
+    assert without_workspaces(timeline("aten::convolution", (last, weight, None, *how), last)) == ["result 0", kernel]
     args = plain, last, weight, None, *how, [True, True, False]
-    backward = course("aten::convolution_backward", args, (last, weight, None))
+    backward = timeline("aten::convolution_backward", args, (last, weight, None))
     assert without_workspaces(backward) == [image, "result 0", kernel, -kernel, "result 1"]
 
 
@@ -83,9 +83,9 @@ def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 32)
     image = 4 * out.numel()
     name, args = "aten::convolution_backward", (grad, x, weight, None, *how)
-    both = course(name, (*args, [True, True, False]), (out, weight, None))
+    both = timeline(name, (*args, [True, True, False]), (out, weight, None))
     assert both == [image, image, "result 1", -image, "result 0", -image]
-    frozen = course(name, (*args, [True, False, False]), (out, None, None))
+    frozen = timeline(name, (*args, [True, False, False]), (out, None, None))
     assert frozen == [image, "result 0", -image]
 
 
@@ -105,5 +105,5 @@ def test_benchmark_tries_all_in_one_workspace_and_empties_the_cache(monkeypatch:
     trials = [spec for spec in estimate.log.storages if spec.empties]
     assert len(trials) == 2  # The forward's and that of the weights' gradient, in the first step alone.
     assert max(spec.nbytes for spec in trials) >= 2 * 4 * 64 * 56 * 56 * 8
-    reserved = run_log(estimate.log, "cuda", estimate.options).peak_reserved_bytes
+    reserved = replay(estimate.log, "cuda", estimate.options).peak_reserved_bytes
     assert reserved == estimate.reserved_bytes and "aten::convolution" in dict(estimate.unknown)

@@ -33,7 +33,7 @@ def test_columns_of_volumes_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     x, weight, out = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
     spaces = Workspaces("cuda")
     settings = [1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1
-    course = spaces.scratch("aten::convolution", (x, weight, None, *settings), {}, out)
-    assert course == (Handle("cublas", 8_519_680),)
+    timeline = spaces.scratch("aten::convolution", (x, weight, None, *settings), {}, out)
+    assert timeline == (Handle("cublas", 8_519_680),)
     assert spaces.unknown == {"aten::convolution": 1}
     assert 442_368 <= spaces.take_doubt()[0] < 16 * sum(tensor.nbytes for tensor in (x, weight, out))

@@ -38,7 +38,7 @@ def recorded(
     example = make_example(size, 4, None, None)
     assert example is not None
     task = Task(ModuleTree(model), example, Step(mode), CUDA, capability, Cudnn(how=RULE), (), for_cuda=True)
-    return fake_steps.recorded(task)
+    return fake_steps.record(task)
 
 
 class PlainAttention(nn.Module):
@@ -72,8 +72,8 @@ def scratch_bytes(capability: Capability, name: str, args: tuple[Any, ...], out:
 
 def handles(capability: Capability, name: str, args: tuple[Any, ...], out: Any) -> list[int]:
     """The bytes that an operator's library keeps."""
-    course = Workspaces("cuda", capability).scratch(f"aten::{name}", args, {}, out)
-    return [step.nbytes for step in course if isinstance(step, Handle)]
+    timeline = Workspaces("cuda", capability).scratch(f"aten::{name}", args, {}, out)
+    return [step.nbytes for step in timeline if isinstance(step, Handle)]
 
 
 def workspaces(log: MemoryLog) -> list[int]:

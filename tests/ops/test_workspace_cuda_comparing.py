@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.ops.test_workspace_cuda_layers import course, meta
+from tests.ops.test_workspace_cuda_layers import meta, timeline
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.live.fakes import fake_like
 from torchsummary_plus.step.workspace import Workspaces
@@ -16,8 +16,8 @@ COUNT = 300 * 70
 
 def test_few_elements_are_compared_with_each() -> None:
     out = meta(300, 70, dtype=torch.bool)
-    assert course("aten::isin.Tensor_Tensor", (meta(300, 70), meta(8)), out) == ["result 0", 8 * COUNT, COUNT]
-    assert course("aten::isin.Tensor_Tensor", (meta(300, 70), meta(800)), out) == []
+    assert timeline("aten::isin.Tensor_Tensor", (meta(300, 70), meta(8)), out) == ["result 0", 8 * COUNT, COUNT]
+    assert timeline("aten::isin.Tensor_Tensor", (meta(300, 70), meta(800)), out) == []
 
 
 MOVES: dict[str, tuple[Any, ...]] = {
@@ -48,7 +48,7 @@ def test_a_transfer_converts_and_packs_on_the_gpu_if_it_does_not_block(move: str
 def test_what_comes_from_the_cpu_is_converted_on_the_gpu_if_the_copy_does_not_block(waits: bool, nbytes: int) -> None:
     x = fake_like(meta(100, 30), torch.device("cpu"))
     out = fake_like(meta(100, 30, dtype=torch.half), torch.device("cuda"))
-    taken = course("aten::copy_", (out, x, not waits), out)
+    taken = timeline("aten::copy_", (out, x, not waits), out)
     assert sum(taken) == nbytes
 
 

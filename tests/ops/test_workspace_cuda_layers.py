@@ -17,7 +17,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def course(name: str, args: tuple[Any, ...], out: Any, capability: Capability = AMPERE, **kwargs: Any) -> list[Any]:
+def timeline(name: str, args: tuple[Any, ...], out: Any, capability: Capability = AMPERE, **kwargs: Any) -> list[Any]:
     """What an operator allocates: a result's position as text, a buffer's bytes, a freed buffer's bytes below zero."""
     buffers: list[int] = []
     told: list[Any] = []
@@ -73,7 +73,7 @@ def test_a_frozen_batch_norm_is_cudnns_forward_and_torchs_backward(
         assert saved[1] == saved[2] == ((length,), (1,), torch.float32)
     left = meta(0)
     args = (x, x, row, row, row, left, left, False, 1e-5, [False, True, True])
-    assert course("aten::native_batch_norm_backward", args, (None, row, row)) == [124, "result 0", "result 1"]
+    assert timeline("aten::native_batch_norm_backward", args, (None, row, row)) == [124, "result 0", "result 1"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.ops.test_workspace_cuda import ADA, HOPPER, handles, meta, scratch_bytes
-from tests.ops.test_workspace_cuda_layers import course
+from tests.ops.test_workspace_cuda_layers import timeline
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.step.workspace import Workspaces
@@ -43,7 +43,7 @@ def test_groups_of_one_kernel_need_addresses_and_descriptors(
 ) -> None:
     """As the allocator recorded on the no-op runtime (H100): in bfloat16, and within a bound in float8 with scales."""
     a, b, offs = factors(which, groups, BF16)
-    assert course("aten::_grouped_mm", (a, b, offs), meta(1), HOPPER) == ["result 0", arguments, 67_584]
+    assert timeline("aten::_grouped_mm", (a, b, offs), meta(1), HOPPER) == ["result 0", arguments, 67_584]
     assert handles(HOPPER, "_grouped_mm", (a, b, offs), meta(1)) == []
     a, b, offs = factors(which, groups, FP8)
     spaces = Workspaces("cuda", HOPPER)

@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.ranks.models import LENGTH, WIDTH, Layer, Llama
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.memory.attribution import GATHERS_AHEAD, held_back, run_log
+from torchsummary_plus.memory.attribution import GATHERS_AHEAD, held_back, replay
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step.deep_steps import Cut
 
@@ -101,7 +101,7 @@ def test_memory_that_another_stream_uses_waits_for_few_groups_if_gathers_are_lim
     """Of each group, weights and gradients wait; without a limit, those of all seven layers may until the step ends."""
     limited, endless = (estimated(partial(sharded, model=Deep, limit_all_gathers=limits)) for limits in (True, False))
     few = 2 * GATHERS_AHEAD * 4 * sum(parameter.numel() for parameter in Layer(WIDTH).parameters())
-    more = [run_log(held_back(e.log), "cpu").peak_bytes - run_log(e.log, "cpu").peak_bytes for e in (limited, endless)]
+    more = [replay(held_back(e.log), "cpu").peak_bytes - replay(e.log, "cpu").peak_bytes for e in (limited, endless)]
     assert 0 < more[0] <= few < more[1]
     assert limited.device_bytes[0] == endless.device_bytes[0]
     assert limited.reserved_bytes < limited.device_bytes[1] < endless.device_bytes[1]

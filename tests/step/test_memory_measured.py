@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tests.truth.memory_truth import cpu_deltas, highest
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import ForwardError, StepError
-from torchsummary_plus.live.stored import all_stored
+from torchsummary_plus.live.storages import all_stored
 from torchsummary_plus.step import real_steps
 
 WIDTH = 64

@@ -23,8 +23,8 @@ from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.views import OF_FIGURES, Chosen, Depth, Figures, ShownLook, Views
 from ..table.rows import Report
-from .habits import FOR_TABLES
 from .memory import BESIDES, estimate_memory, max_batch_size
+from .other_tools import FOR_TABLES
 from .public import public
 from .step_options import INFERENCE, StepOptions, shows, step_keywords
 from .table import summary

@@ -12,8 +12,8 @@ from ..data.units import describe
 from ..memory.gpus import parse_memory
 from ..render.explain import Explanation, batch_formula, explain_rows
 from ..table.rows import Row
-from .habits import step_arguments
 from .memory import max_batch_size
+from .other_tools import step_arguments
 from .public import public
 from .table import summary
 

@@ -18,7 +18,7 @@ from ..memory.gpus import parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..table.inputs import make_example
-from .habits import FOR_CONTEXTS
+from .other_tools import FOR_CONTEXTS
 from .public import progress_line, public
 from .step_options import INFERENCE, StepOptions, options_to_fit
 from .step_request import StepRequest, required

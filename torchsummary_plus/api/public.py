@@ -25,7 +25,7 @@ from ..data.errors import InputError, SummaryError
 from ..data.units import describe
 from ..formats.text import printable
 from ..live.isolation import signals_held
-from ..results.echo import note_shown, takes_html
+from ..results.shells import note_shown, takes_html
 from ..results.views import Views
 
 P = ParamSpec("P")

@@ -21,7 +21,7 @@ from ..step.losses import as_loss
 from ..step.step import Step
 from ..table.inputs import as_device, as_dtype
 from ..table.modules import ModuleTree, placed
-from .habits import STEPS, step_arguments
+from .other_tools import STEPS, step_arguments
 
 AUTOCAST = (torch.bfloat16, torch.float16)
 """The autocast dtypes that torch supports on every device (torch/amp/autocast_mode.py)."""

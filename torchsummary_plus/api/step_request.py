@@ -20,13 +20,13 @@ from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, SUMMED, TUNED, MemoryLog, StepInfo
 from ..data.units import describe
 from ..live.structures import dtype_name
-from ..memory.attribution import run_log
+from ..memory.attribution import replay
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
 from ..memory.gpus import find_gpu
 from ..results.memory_estimate import MemoryEstimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
-from ..step.fake_steps import Draws, Task, recorded
+from ..step.fake_steps import Draws, Task, record
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, with_batch
@@ -97,7 +97,7 @@ class StepRequest:
         draws = Draws(seed=0, highest=True) if highest_draw else Draws()
         task = replace(self.task(batch), listeners=[Ticks(tick, batch)], draws=draws)
         with no_collection():
-            log = log_of_few_layers(task) or recorded(task)
+            log = log_of_few_layers(task) or record(task)
         if as_source or not self.compiled:
             return log
         return as_compiled(self.task(batch), log, partial(tick, f"compiling for a batch of {batch:,}"))
@@ -111,7 +111,7 @@ class StepRequest:
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
-        return run_log(log, self.backend, self.options).peak_bytes
+        return replay(log, self.backend, self.options).peak_bytes
 
     def limits(self, memory: int | float | str) -> tuple[Callable[[MemoryLog], bool], Callable[[MemoryLog], int]]:
         """Return two functions of a log: whether it fits in this much memory, and the bytes that its peak leaves."""

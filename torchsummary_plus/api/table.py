@@ -22,7 +22,7 @@ from ..table.columns import chosen_names
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
 from ..table.modules import unwrapped
 from ..table.rows import build_report, row_memory
-from .habits import FOR_GRAPHS, FOR_TEXTS, forward_arguments
+from .other_tools import FOR_GRAPHS, FOR_TEXTS, forward_arguments
 from .public import check_model, public, show
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """A live model's tensors: fakes, copies, values, and the objects that a step's code can reach.
 
 - What the user passes: ``structures``, ``packed``, ``offloading``.
-- Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``stored``.
-- Copies for a pass, and what a step reaches besides the model: ``copying``, ``reach``.
+- Fake tensors: ``fakes``, ``meta_storages``, ``fake_values``, ``storages``.
+- Copies for a pass, and what a step reaches besides the model: ``copying``, ``reachable``.
 - What a pass leaves as it was: ``isolation``. Autocast inside kernels: ``autocast``.
 - CUDA without a GPU: ``cuda_guard`` (and NVIDIA's driver), ``cuda_calls``.
 - torch's releases: ``compat``, ``versions``.

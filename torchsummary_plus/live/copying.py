@@ -494,7 +494,7 @@ class Copies:
         copy: torch.Tensor = make(*indices, values, tensor.shape, check_invariants=False)
         return copy
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Drop the references to the copies."""
         self._copied.clear()
 

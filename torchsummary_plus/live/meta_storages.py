@@ -27,7 +27,7 @@ class MetaStorages:
         self._pairs: MutableMapping[torch.UntypedStorage, Any] = weakref.WeakKeyDictionary()
         """The meta storage of each real one, or a weak reference to it."""
         self._real: MutableMapping[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
-        self._has_let_go = False
+        self._has_released = False
         """Whether the steps have begun, in which other meta tensors are those of fakes."""
         self._moved: MutableSet[torch.UntypedStorage] = weakref.WeakSet()
 
@@ -40,7 +40,7 @@ class MetaStorages:
         check_fakeable(tensor)
         with compat.no_dispatch():
             own = tensor.untyped_storage()
-            is_original = not (isinstance(tensor, Fake) or self._has_let_go)
+            is_original = not (isinstance(tensor, Fake) or self._has_released)
             storage = self.storage(own, device, is_original)
             meta = torch.empty(0, dtype=tensor.dtype, device=META)
             meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -68,12 +68,12 @@ class MetaStorages:
         """Return the real storage behind a meta one; None if it has been freed or never existed."""
         return self._real.get(storage._cdata)
 
-    def let_go(self, in_use: Container[int]) -> None:
+    def release(self, in_use: Container[int]) -> None:
         """From now on, let meta storages live only as long as their fakes, except those of storages in use.
 
         ``in_use`` has their addresses.
         """
-        self._has_let_go = True
+        self._has_released = True
         for storage, meta in list(self._pairs.items()):
             if storage._cdata not in in_use:
                 self._pairs[storage] = weakref.ref(_alive(meta))

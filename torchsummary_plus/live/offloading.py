@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .fakes import CPU, META, fake_like
-from .stored import Change
+from .storages import Change
 
 HOOK = "_hf_hook"
 """The attribute in which accelerate keeps a module's hook."""

@@ -95,7 +95,7 @@ class Replayed:
     phase_peaks: tuple[tuple[str, int], ...]
 
 
-def run_log(log: MemoryLog, backend: str, options: AllocatorOptions | None = None) -> Replayed:
+def replay(log: MemoryLog, backend: str, options: AllocatorOptions | None = None) -> Replayed:
     """Replay a log; sizes are the allocator's blocks, so that they add up to its peak."""
     allocator = allocator_for(log, backend, options)
     peak, at, event_at_peak = 0, 0, -1

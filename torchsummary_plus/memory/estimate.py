@@ -38,7 +38,7 @@ from .attribution import (
     last_cache,
     new_allocator,
     path_of,
-    run_log,
+    replay,
     storage_kinds,
     timeline,
 )
@@ -184,7 +184,7 @@ class Estimate:
         return tuple(sorted(own, key=lambda holder: -holder[1]))
 
     def _run(self, log: MemoryLog) -> Replayed:
-        return run_log(log, self.backend, self.options)
+        return replay(log, self.backend, self.options)
 
     @property
     def requested_bytes(self) -> int:
@@ -272,7 +272,7 @@ class Estimate:
             # twice as much; what is requested in any blocks is the least.
             at_peak = self._run(log).at_peak
             rests = max(MIB, sum(nbytes - log.storages[storage].nbytes for storage, nbytes in at_peak.items()))
-            requested = run_log(at_edge(log, -1), "cpu", self.options).peak_bytes
+            requested = replay(at_edge(log, -1), "cpu", self.options).peak_bytes
             lowest, most = min(lowest, max(lowest - rests, requested)), most + rests
         order, doubt = 0, LEAST_DOUBT if log.unknown or is_assumed else 0
         if any(name == SECOND_ORDER for name, _ in log.unknown):
@@ -324,7 +324,7 @@ _FREES_CACHE = f"{FREES_CACHE} when memory runs out, which is slow"
 
 def build_estimate(log: MemoryLog, info: StepInfo, backend: str, options: AllocatorOptions) -> Estimate:
     """Build an estimate: replay the log with its device's allocator, and attribute the peak to kinds and modules."""
-    replayed = run_log(log, backend, options)
+    replayed = replay(log, backend, options)
     kinds = storage_kinds(log)
     moment = log.moments[replayed.peak_moment]
     at_peak, outside = dict.fromkeys(kinds_of(log), 0), 0

@@ -23,12 +23,12 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.distributed.tensor import DTensor
 
 from ..live.fakes import CPU, PRIM_DEVICE, Fake, fake_like, new_fake
-from ..ops.scratch.registry import UNKNOWN, Alloc, AtMost, Course, scratch
+from ..ops.scratch.registry import UNKNOWN, Alloc, AtMost, Timeline, scratch
 from ..step.autograd.dispatch import StepKernels
 from ..table.forward import Pass, device_of
 from ..trace.assumed_routing import BALANCED
 from ..trace.kernels import change_tensors, tensors_of, written
-from ..trace.questions import Answers
+from ..trace.values import ValueSource
 from . import compat
 from .wrappers import RankLedger
 
@@ -51,7 +51,7 @@ def _device_of(args: Sequence[Any]) -> torch.device | None:
 class RankKernels(StepKernels):
     """Kernels of a step with collectives, which fill existing tensors with unknown values."""
 
-    def __init__(self, device: torch.device, answers: Answers) -> None:
+    def __init__(self, device: torch.device, answers: ValueSource) -> None:
         super().__init__(device, answers)
         self.groups: set[str] = set()
         """Names of the process groups that were communicated in, and pairs of processes in them."""
@@ -77,7 +77,7 @@ class RankKernels(StepKernels):
     @contextmanager
     def seen_as_meta(self) -> Iterator[None]:
         """Inside the block, let the engine and Python see fakes as meta tensors."""
-        with self.watch.state.being(in_engine=True, as_meta=True):
+        with self.watch.state.override(in_engine=True, as_meta=True):
             yield
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,14 +141,14 @@ class RankKernels(StepKernels):
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         known = list(self._agreed(func, args))
         for tensor in written(func, args, kwargs):
-            self._taint(tensor)
+            self._note_overwritten(tensor)
         for tensor, values in known:
             if isinstance(tensor, Fake):
                 tensor.known = values
-                self.spoilt.pop(tensor.untyped_storage()._cdata, None)
+                self.outdated.pop(tensor.untyped_storage()._cdata, None)
             elif tensor.shape == values.shape:
                 tensor.copy_(values)
-                self.tainted.pop(tensor.untyped_storage()._cdata, None)
+                self.overwritten.pop(tensor.untyped_storage()._cdata, None)
         for group in filter(None, map(_as_group, args)):
             peer = next((value for value in args if isinstance(value, int)), None)
             is_pair = func._schema.name in _POINT_TO_POINT
@@ -259,13 +259,13 @@ def _nbytes(tensors: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of((tensors,)))
 
 
-def _rule(copied: Callable[..., Any]) -> Callable[..., Course | AtMost]:
+def _rule(copied: Callable[..., Any]) -> Callable[..., Timeline | AtMost]:
     """Return a rule: a copy, and for an average the number of ranks, as an int64 and in the tensors' dtype.
 
     Before torch 2.10, Python cannot tell an average from a sum.
     """
 
-    def formula(out: Any, *args: Any, **_: Any) -> Course | AtMost:
+    def formula(out: Any, *args: Any, **_: Any) -> Timeline | AtMost:
         nbytes, kinds = _nbytes(copied(out, *args)), {_is_average(value) for value in args}
         if not kinds - {False}:
             return (Alloc(nbytes),)

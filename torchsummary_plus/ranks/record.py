@@ -23,7 +23,7 @@ from ..live.compat import import_for_steps, replaced
 from ..live.cuda_calls import NumberedGpus
 from ..live.fakes import EXPORTS, standing_in_for
 from ..live.isolation import global_state_kept, gradients, one_pass
-from ..live.stored import all_stored
+from ..live.storages import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
 from ..step.deep_steps import FEWEST, Cut, takes_all_layers_alike
@@ -39,7 +39,7 @@ from ..table.inputs import Example
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
-from ..trace.questions import Answers, Guesses
+from ..trace.values import AssumedValues, ValueSource
 from . import compat
 from .kernels import RankKernels, RankPass
 from .pipelines import (
@@ -141,9 +141,9 @@ class Ranked:
         return recorded
 
     def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
-        guesses = Guesses()
+        guesses = AssumedValues()
         guesses.begin()
-        answers = Answers(None, False, guesses)
+        answers = ValueSource(None, False, guesses)
         device = self.rank.device(self.device.type)
         with ExitStack() as stack:
             stack.enter_context(global_state_kept())
@@ -236,7 +236,7 @@ class Ranked:
         kernels.building = False
         shards = shards_of(model)
         cut.make(model)
-        flat.let_go(model.modules())
+        flat.release(model.modules())
         gc.collect(0 if collections == _collections() else 2)
         ledger.begun()
         return model, schedule, shards

@@ -77,7 +77,7 @@ def objects_sent(kernels: Any) -> AbstractContextManager[None]:
             with no_modes():
                 tensors = own(*args, **kwargs)
             for tensor in tensors:
-                kernels.note_born(tensor)
+                kernels.note_created(tensor)
             return tensors
 
         return called

@@ -199,9 +199,9 @@ class FlatParameters:
             try:
                 yield
             finally:
-                self.let_go(())
+                self.release(())
 
-    def let_go(self, in_use: Iterable[nn.Module]) -> None:
+    def release(self, in_use: Iterable[nn.Module]) -> None:
         """Remove the views of flat parameters from all modules except those in use."""
         modules = set(in_use)
         parameters = (reference() for reference in self._references)

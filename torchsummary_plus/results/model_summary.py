@@ -15,7 +15,7 @@ from ..table.build import GUESSES, report_totals, summary_table
 from ..table.columns import FRAME_COLUMNS, check_layout, default_names
 from ..table.lines import ALL_ROWS, RowView, row_view
 from ..table.rows import Report
-from .echo import is_echo, takes_html
+from .shells import is_echo, takes_html
 from .views import OF_ROWS, Chosen, Columns, Depth, Figures, ShownLook, Views
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ..data.errors import InputError, choice_error
 from ..formats.cells import CellStyle, cell_style, written
 from ..formats.table import Table
 from ..formats.text import printable, table_text
-from .echo import ipython, takes_html
+from .shells import ipython, takes_html
 
 if TYPE_CHECKING:
     import pandas as pd

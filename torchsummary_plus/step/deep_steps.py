@@ -20,7 +20,7 @@ from ..live.copying import Copier
 from ..live.isolation import one_pass
 from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
-from .fake_steps import Task, recorded
+from .fake_steps import Task, record
 from .growth import NotRepeatingError, Stack, grown
 from .step import Step
 
@@ -50,7 +50,7 @@ def log_of_few_layers(task: Task) -> MemoryLog | None:
             stacks.append(stack.keep(shallow, count))
             loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
             shallow_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer))
-            logs.append(recorded(replace(task, tree=ModuleTree(shallow), step=shallow_step, draws=draws)))
+            logs.append(record(replace(task, tree=ModuleTree(shallow), step=shallow_step, draws=draws)))
             if draws.asks:
                 return None
         return grown(logs, stacks, tree.paths, stack)

@@ -25,19 +25,19 @@ from ..live.fakes import CPU, EXPORTS, META, DataDependentError, fake_like, stan
 from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.isolation import seed as seed_own
 from ..live.offloading import Away, is_complete
-from ..live.stored import remade
+from ..live.storages import remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised
 from ..table.experts import numbers_of_experts
+from ..table.failures import forward_error, has_same_text, is_about_shards, with_real_step
 from ..table.forward import Listener, Pass, deep_stack
-from ..table.hints import forward_error, has_same_text, is_about_shards, with_real_step
 from ..table.inputs import Example
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.kernels import run_really
-from ..trace.questions import OUTSIDE, Answers, Guesses
 from ..trace.valued_kernels import NO_OVERFLOW
+from ..trace.values import OUTSIDE, AssumedValues, ValueSource
 from .autograd.dispatch import StepKernels
 from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
 from .ledger import IfUsed, Ledger, Work
@@ -46,11 +46,11 @@ from .real_steps import (
     OTHER_GRADIENTS,
     OTHER_TANGENTS,
     Misrepresented,
-    Rehearsal,
+    RealRun,
     by_other_kernels,
     in_wide_bands,
     measured_step,
-    rehearse,
+    run_for_real,
 )
 from .recorded_steps import RecordedSteps, follow_meta_storages
 from .step import Step
@@ -106,9 +106,9 @@ class Task:
     capability: Capability
     cudnn: Cudnn
     listeners: Sequence[Listener]
-    rehearsal: Rehearsal | None = None
-    real: Rehearsal | None = None
-    guesses: Guesses | None = None
+    real_run: RealRun | None = None
+    real: RealRun | None = None
+    guesses: AssumedValues | None = None
     draws: Draws = field(default_factory=Draws)
     grows: bool = False
     """Whether a step adds modules although a first forward has run."""
@@ -124,17 +124,17 @@ class Task:
         """Whether a real step has run."""
         return self.real is not None and self.real.journal is not None
 
-    def rehearsed(self, only_forward: bool = False) -> Rehearsal:
+    def run_for_real(self, only_forward: bool = False) -> RealRun:
         """Return the answers of a real forward, or of real steps, which run once."""
         if self.real is not None and not only_forward:
             return self.real
         if self.step.mode == "train":
             import_for_optimizers()
         with cuda_as_cpu(self.for_cuda), global_state_kept(), self.draws.watched():
-            return rehearse(self.tree, self.example, self.step, only_forward)
+            return run_for_real(self.tree, self.example, self.step, only_forward)
 
-    def measured(self, real: Rehearsal, why: str) -> MemoryLog:
-        """Return the log of a real step on the CPU that has been rehearsed, with the reason for it."""
+    def measured(self, real: RealRun, why: str) -> MemoryLog:
+        """Return the log of a real step on the CPU that has run once, with the reason for it."""
         with cuda_as_cpu(self.for_cuda):
             log = measured_step(self.tree, self.example, self.step, real)
         return replace(log, assumptions=(f"measured in a real step on the CPU{why}", *log.assumptions))
@@ -152,7 +152,7 @@ SETBACKS = ForwardError, StepError, NeedsIntegerError, CompilerNeededError, Grew
 """Why an attempt gives no log."""
 
 
-def recorded(task: Task) -> MemoryLog:
+def record(task: Task) -> MemoryLog:
     """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
 
     A step that fails is recorded again, as :func:`next_attempt` says; so is one in which the first run of an operator
@@ -194,7 +194,7 @@ def next_attempt(task: Task, setback: Exception) -> Task | MemoryLog:
 def _completed(task: Task, log: MemoryLog) -> MemoryLog:
     """Return the log with those under other guesses and draws, or a measured one if fakes misrepresent the step."""
     if task.misrepresented and task.device.type == "cpu":
-        real = task.rehearsed()
+        real = task.run_for_real()
         if real.journal is not None:  # Either is reason enough.
             return task.measured(real, f", because {min(task.misrepresented)}")
     for why in {OTHER_TANGENTS, OTHER_GRADIENTS}.intersection(task.misrepresented):
@@ -217,10 +217,10 @@ def _with_real_values(task: Task, outside: bool) -> Task:
 
     If the steps cannot run, a forward answers, unless something ``outside`` it asks.
     """
-    rehearsal = real = task.rehearsed() if task.step.mode == "train" or outside else None
-    if rehearsal is None or (rehearsal.journal is None and not outside):
-        rehearsal = task.rehearsed(only_forward=True)
-    return replace(task, rehearsal=rehearsal, real=real, guesses=Guesses())
+    real_run = real = task.run_for_real() if task.step.mode == "train" or outside else None
+    if real_run is None or (real_run.journal is None and not outside):
+        real_run = task.run_for_real(only_forward=True)
+    return replace(task, real_run=real_run, real=real, guesses=AssumedValues())
 
 
 def _with_other_guesses(task: Task) -> Task | None:
@@ -235,10 +235,10 @@ def _with_other_guesses(task: Task) -> Task | None:
 def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     """Merge the logs of alternative guesses under which the step completes."""
     tasks = [replace(task, guesses=guess) for guess in ([] if task.guesses is None else task.guesses.alternatives())]
-    if task.rehearsal is not None and task.step.mode == "train" and not task.has_real_step:
-        fixed = task.rehearsal.without_sizes()
-        if fixed.answers.keys() != task.rehearsal.answers.keys():  # A forward's sizes are those of the initial weights.
-            tasks += [replace(task, rehearsal=fixed, guesses=Guesses(least=least)) for least in (False, True)]
+    if task.real_run is not None and task.step.mode == "train" and not task.has_real_step:
+        fixed = task.real_run.without_sizes()
+        if fixed.answers.keys() != task.real_run.answers.keys():  # A forward's sizes are those of the initial weights.
+            tasks += [replace(task, real_run=fixed, guesses=AssumedValues(least=least)) for least in (False, True)]
     others: list[MemoryLog] = []
     unrouted: list[Task] = []
     for variants, further in ((tasks, unrouted), (unrouted, [])):
@@ -254,7 +254,7 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
 def _with_complex_inputs(task: Task) -> Task | None:
     """With complex numbers for the sized inputs of a model of complex parameters."""
     inputs = task.example.complex_instead(task.tree)
-    return None if inputs is None else replace(task, example=inputs, rehearsal=None, real=None, guesses=None)
+    return None if inputs is None else replace(task, example=inputs, real_run=None, real=None, guesses=None)
 
 
 def _by_other_kernels(task: Task) -> MemoryLog:
@@ -270,12 +270,12 @@ def _by_other_kernels(task: Task) -> MemoryLog:
     if task.device.type == "cuda":
         try:
             with cuda_as_cpu():
-                log = recorded(replace(task, device=CPU, guesses=None, failure=None))
+                log = record(replace(task, device=CPU, guesses=None, failure=None))
         except (ForwardError, StepError) as other:
             raise replace(error, hint=error.hint or other.hint) from error.__cause__
         log = replace(log, assumptions=(f"estimated with the CPU's kernels: {why}", *log.assumptions))
         return by_other_kernels(log, task.capability)
-    real = task.rehearsed()
+    real = task.run_for_real()
     if real.journal is None:
         raise with_real_step(error, real.error, real.failure) from error.__cause__
     return task.measured(real, f": {why}")
@@ -284,7 +284,7 @@ def _by_other_kernels(task: Task) -> MemoryLog:
 def record_once(task: Task) -> MemoryLog:
     """Record the steps once. Raises one of :data:`SETBACKS`."""
     surroundings, guesses = Surroundings(task.tree, task.step), task.guesses
-    answers = Answers(None if task.rehearsal is None else task.rehearsal.answers, task.has_real_step, guesses)
+    answers = ValueSource(None if task.real_run is None else task.real_run.answers, task.has_real_step, guesses)
     if guesses is not None:
         guesses.begin()
     with (
@@ -316,7 +316,7 @@ def record_once(task: Task) -> MemoryLog:
         except Exception as error:
             has_no_values = isinstance(error, DataDependentError) and not is_complete(task.tree.modules)
             if guesses is not None or (answers.refused is None and not has_no_values):
-                raise steps.blame(error, "" if task.rehearsal is None else task.rehearsal.failure) from error
+                raise steps.blame(error, "" if task.real_run is None else task.real_run.failure) from error
         if log is None or (answers.refused is not None and guesses is None):
             raise NeedsValuesError(answers.refused == OUTSIDE)
         task.draws.asks |= answers.drew
@@ -335,7 +335,12 @@ def record_once(task: Task) -> MemoryLog:
 
 
 def _prepared(
-    stack: ExitStack, task: Task, surroundings: Surroundings, answers: Answers, embeddings: Embeddings, mode_key: Any
+    stack: ExitStack,
+    task: Task,
+    surroundings: Surroundings,
+    answers: ValueSource,
+    embeddings: Embeddings,
+    mode_key: Any,
 ) -> tuple[RecordedSteps, Work]:
     """Return the steps, ready to run on fakes, and what counts their work."""
     guesses, on_cuda, original = task.guesses, task.device.type == "cuda", task.tree
@@ -350,7 +355,7 @@ def _prepared(
         ledger.gpus |= spread
     moved = task.device.type != original.device().type
     if_used, work = IfUsed(ledger, moved and on_cuda), Work(ledger, task.step.steps)
-    stack.callback(if_used.settle)
+    stack.callback(if_used.finish)
     follow_meta_storages(kernels, ledger)
     registered = {id(tensor) for tensor in tensors_in(with_loss(original, task.step))}
 
@@ -359,7 +364,7 @@ def _prepared(
         return kernels.parameter(tensor) if is_parameter else kernels.buffer(tensor, id(tensor) in registered)
 
     def other(tensor: Tensor) -> Tensor:
-        if id(tensor) in surroundings.reach.of_packages:
+        if id(tensor) in surroundings.reachable.of_packages:
             return kernels.of_package(tensor)
         return kernels.other(tensor, id(tensor) in surroundings.moving)
 
@@ -374,8 +379,8 @@ def _prepared(
         tree, kernels, [if_used, embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
     )
     set_mode(tree, task.step.mode == "train", kernels)
-    rehearsal = task.rehearsal
-    if guesses is not None and guesses.routing and rehearsal and rehearsal.failure and not rehearsal.answers:
+    real_run = task.real_run
+    if guesses is not None and guesses.routing and real_run and real_run.failure and not real_run.answers:
         crowded = guesses.routing == CROWDED
         guesses.routers = kernels.routers = Routers(numbers_of_experts(tree), crowded=crowded)
     if mode_key is not None:
@@ -394,15 +399,15 @@ def _with_other_draws(task: Task, log: MemoryLog) -> MemoryLog:
     If the draws ask for the highest, its events replace the log's own. All allocations in order are compared, not
     peaks: draws that route tokens differently may still have equal peaks; the next may not.
     """
-    draws, redraws = task.draws, task.rehearsal is not None and task.rehearsal.drew
+    draws, redraws = task.draws, task.real_run is not None and task.real_run.drew
     if not (draws.asks or draws.foreign or redraws):
         return log
     others: list[MemoryLog] = []
     for seed in OTHER_SEEDS:
         other = replace(task, draws=Draws(seed))
         if redraws:
-            real = replace(other, real=None).rehearsed(only_forward=not task.has_real_step)
-            other = replace(other, rehearsal=real)
+            real = replace(other, real=None).run_for_real(only_forward=not task.has_real_step)
+            other = replace(other, real_run=real)
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             others.append(record_once(other))
     sizes, *other_sizes = ([nbytes for _, _, nbytes in each.events] for each in (log, *others))

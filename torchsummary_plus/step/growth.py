@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..data.memory_records import Doubt, Kernel, MemoryLog, ModuleCall, Moment, StorageSpec
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 
 LOOKAHEAD = 256
 """Rows after a period that are compared."""

@@ -35,10 +35,10 @@ from ..ops.scratch.registry import (
     WITHOUT_SCRATCH,
     Alloc,
     AtMost,
-    Course,
     Free,
     Result,
     Step,
+    Timeline,
     most_bytes,
 )
 from ..trace.kernels import asks_values, change_tensors, tensors_of
@@ -91,7 +91,7 @@ def is_unstudied(name: str) -> bool:
     )
 
 
-def unfreed_bytes(course: Course) -> int:
+def unfreed_bytes(timeline: Timeline) -> int:
     """Return the bytes that a kernel allocates and does not free.
 
     QNNPACK's allocator does not report what it frees (c10/core/CPUAllocator.cpp, ``DefaultMobileCPUAllocator``).
@@ -99,8 +99,8 @@ def unfreed_bytes(course: Course) -> int:
     >>> unfreed_bytes((Alloc(8), Alloc(4), Free(0)))
     4
     """
-    freed = {step.buffer for step in course if isinstance(step, Free)}
-    buffers = [step for step in course if isinstance(step, Alloc)]
+    freed = {step.buffer for step in timeline if isinstance(step, Free)}
+    buffers = [step for step in timeline if isinstance(step, Alloc)]
     return sum(buffer.nbytes for number, buffer in enumerate(buffers) if number not in freed)
 
 
@@ -108,7 +108,7 @@ aten = torch.ops.aten
 
 Fill = Callable[[Tensor], object]
 
-_COURSES: dict[Any, Course | AtMost | None] = {}
+_COURSES: dict[Any, Timeline | AtMost | None] = {}
 _REMEMBERED = 10_000
 
 
@@ -116,10 +116,10 @@ class Trials:
     """Runs kernels on zeros for one estimate; those of torch are remembered for all."""
 
     def __init__(self) -> None:
-        self._of_libraries: dict[Any, Course | AtMost | None] = {}
-        """Courses of other libraries' operators, which may be defined anew, and of objects of packed weights."""
+        self._of_libraries: dict[Any, Timeline | AtMost | None] = {}
+        """Timelines of other libraries' operators, which may be defined anew, and of objects of packed weights."""
 
-    def course(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course | AtMost:
+    def timeline(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline | AtMost:
         """Return a CPU kernel's allocations in order, or a bound if masks' values decide or if it cannot be tried.
 
         It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
@@ -135,8 +135,8 @@ class Trials:
             return UNKNOWN
         casts = is_foreign(name) and is_cast_inside("cpu")
         known = self._of_libraries if is_foreign(name) or _has_packed(args) else _COURSES
-        course = _known(func, Call(args, kwargs, out), known, casts)
-        return UNKNOWN if course is None else course
+        timeline = _known(func, Call(args, kwargs, out), known, casts)
+        return UNKNOWN if timeline is None else timeline
 
 
 def _has_packed(args: tuple[Any, ...]) -> bool:
@@ -151,9 +151,9 @@ def _only_views(func: OpOverload) -> bool:
 
 
 def _known(
-    func: OpOverload, call: Call, known: dict[Any, Course | AtMost | None], casts: bool = False
-) -> Course | AtMost | None:
-    """Return a call's course, tried once for all calls alike; None if an operand is not strided."""
+    func: OpOverload, call: Call, known: dict[Any, Timeline | AtMost | None], casts: bool = False
+) -> Timeline | AtMost | None:
+    """Return a call's timeline, tried once for all calls alike; None if an operand is not strided."""
     args, kwargs, out = call
     surroundings = (
         torch.get_num_threads(),
@@ -181,8 +181,8 @@ def _known(
     except KeyError:
         if len(known) >= _REMEMBERED:
             known.clear()
-        known[key] = course = _tried(func, call, casts)
-        return course
+        known[key] = timeline = _tried(func, call, casts)
+        return timeline
     except TypeError:  # An argument cannot be a key.
         return _tried(func, call, casts)
 
@@ -197,8 +197,8 @@ def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
                 yield int((each.detach().reshape(-1).to(torch.int64) * weights).sum())
 
 
-def _tried(func: OpOverload, call: Call, casts: bool) -> Course | AtMost | None:
-    """Return a call's course, from smaller calls if it is large and those agree."""
+def _tried(func: OpOverload, call: Call, casts: bool) -> Timeline | AtMost | None:
+    """Return a call's timeline, from smaller calls if it is large and those agree."""
     work = multiply_adds(func, *call) or 0
     tensors = tensors_of(call)
     elements = sum(tensor.numel() for tensor in tensors)
@@ -207,22 +207,22 @@ def _tried(func: OpOverload, call: Call, casts: bool) -> Course | AtMost | None:
     threads = torch.get_num_threads()
     share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
     if share < 1 and id(func) not in _OF_STORAGES:
-        course = _in_turn(func, call) or _from_smaller(func, call, share)
-        if course is not None:
-            return course
+        timeline = _in_turn(func, call) or _from_smaller(func, call, share)
+        if timeline is not None:
+            return timeline
     return _with_masks(func, call) if work <= LONGEST and _fits(func, call) else None
 
 
-def _with_masks(func: OpOverload, call: Call) -> Course | AtMost | None:
-    """Return a call's course on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
-    course = _trial(func, call)
+def _with_masks(func: OpOverload, call: Call) -> Timeline | AtMost | None:
+    """Return a call's timeline on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
+    timeline = _trial(func, call)
     masks = [
         each for each in tensors_of(call[:2]) if each.dtype is torch.bool and (isinstance(each, Fake) or each.is_meta)
     ]
-    if course is None or not masks or _selected(func, call.args, call.out) is not None:
-        return course
+    if timeline is None or not masks or _selected(func, call.args, call.out) is not None:
+        return timeline
     ones = _trial(func, call, fills=[lambda tensor: tensor.fill_(tensor.dtype is torch.bool)])
-    return course if ones is None or ones == course else AtMost(most_bytes(ones), course)
+    return timeline if ones is None or ones == timeline else AtMost(most_bytes(ones), timeline)
 
 
 def _fits(func: OpOverload, call: Call) -> bool:
@@ -235,14 +235,14 @@ def _fits(func: OpOverload, call: Call) -> bool:
     return sum(sizes) <= LARGEST and not _may_abort(func, call.args)
 
 
-def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
-    """Return a call's course from smaller calls; None if they do not agree."""
+def _from_smaller(func: OpOverload, call: Call, share: float) -> Timeline | None:
+    """Return a call's timeline from smaller calls; None if they do not agree."""
 
-    def course_of(smaller: Call) -> Course | None:
+    def timeline_of(smaller: Call) -> Timeline | None:
         if (multiply_adds(func, *smaller) or 0) > LONGEST // 10 or not _fits(func, smaller):
             return None
-        course = _with_masks(func, smaller)
-        return None if isinstance(course, AtMost) else course
+        timeline = _with_masks(func, smaller)
+        return None if isinstance(timeline, AtMost) else timeline
 
     ways = []
     is_convolution, threads = func in _CONVOLUTIONS, torch.get_num_threads()
@@ -255,25 +255,25 @@ def _from_smaller(func: OpOverload, call: Call, share: float) -> Course | None:
             ways.append((way, sizes))
     ways.sort(key=lambda each: each[0].elements(max(each[1])) > 4 * AT_ONCE)
     for way, sizes in ways:
-        course = extrapolated(way, sizes, course_of)
-        if course is not None:
-            return _with_threads(func, call, course)
+        timeline = extrapolated(way, sizes, timeline_of)
+        if timeline is not None:
+            return _with_threads(func, call, timeline)
     return None
 
 
-def _with_threads(func: OpOverload, call: Call, course: Course) -> Course:
+def _with_threads(func: OpOverload, call: Call, timeline: Timeline) -> Timeline:
     """Leave a range for the sums that threads may keep of a convolution's weights in larger batches only.
 
     Each is the weights' size with the bias and oneDNN's padding: twice that is enough.
     """
     sums = torch.get_num_threads() - 1 if func is aten.convolution_backward.default else 0
-    sizes = [step.nbytes if isinstance(step, Alloc) else 0 for step in course]
+    sizes = [step.nbytes if isinstance(step, Alloc) else 0 for step in timeline]
     largest = max(sizes, default=0)
     if not sums or not largest:
-        return course
+        return timeline
     band = 2 * sums * call.args[2].numel() * call.args[2].element_size() / largest
     place = sizes.index(largest)
-    return (*course[:place], Alloc(largest, band=band), *course[place + 1 :])
+    return (*timeline[:place], Alloc(largest, band=band), *timeline[place + 1 :])
 
 
 _OF_STORAGES = {
@@ -293,8 +293,8 @@ def _convolution(func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return x, weight, stride, dilation, transposed, output_padding, groups
 
 
-def _in_turn(func: OpOverload, call: Call) -> Course | None:
-    """Return the course of an operator on lists of tensors, which the CPU runs one by one (ForeachOpsKernels.cpp)."""
+def _in_turn(func: OpOverload, call: Call) -> Timeline | None:
+    """Return the timeline of an operator on lists of tensors, which the CPU runs one by one (ForeachOpsKernels.cpp)."""
     if not func._opname.startswith(("_foreach_", "_fused_")):
         return None
     lists = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, (list, tuple)) and value]
@@ -305,7 +305,7 @@ def _in_turn(func: OpOverload, call: Call) -> Course | None:
     def part(value: Any, place: int) -> Any:
         return value[place : place + 1] if isinstance(value, (list, tuple)) and value else value
 
-    course: list[Step] = []
+    timeline: list[Step] = []
     buffers = results = 0
     for place in range(length):
         kwargs = {name: part(value, place) for name, value in call.kwargs.items()}
@@ -316,14 +316,14 @@ def _in_turn(func: OpOverload, call: Call) -> Course | None:
         for step in of_one:
             if isinstance(step, Result):
                 step = step._replace(result=step.result + results)
-            course.append(step._replace(buffer=step.buffer + buffers) if isinstance(step, Free) else step)
+            timeline.append(step._replace(buffer=step.buffer + buffers) if isinstance(step, Free) else step)
         buffers += sum(isinstance(step, Alloc) for step in of_one)
         results += len(tensors_of(one.out))
-    return tuple(course)
+    return tuple(timeline)
 
 
-def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fill] = ()) -> Course | None:
-    """Return the course of one call; None if the kernel fails, or its results have other shapes than expected."""
+def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fill] = ()) -> Timeline | None:
+    """Return the timeline of one call; None if the kernel fails, or its results have other shapes than expected."""
     args, _, out = call
     selected = _selected(func, args, out)
     if selected == -1:
@@ -482,8 +482,8 @@ def _autocast(casts: bool) -> Iterator[None]:
         yield
 
 
-def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Course, Any]:
-    """Return a call's course, and its result."""
+def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Timeline, Any]:
+    """Return a call's timeline, and its result."""
     operands = {_place(tensor): tensor.untyped_storage() for tensor in tensors_of((args, kwargs))}
     before = {place: storage.nbytes() for place, storage in operands.items()}
     with block_sizes() as sizes:

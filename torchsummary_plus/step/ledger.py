@@ -31,15 +31,15 @@ from ..data.units import MIN_BLOCK
 from ..live import compat
 from ..live.cuda_calls import Streams
 from ..live.fakes import Fake
-from ..live.stored import all_stored
+from ..live.storages import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Course, Free, Result
+from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Free, Result, Timeline
 from ..ops.traffic import kernels_of
 from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import tensors_of
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 from ..watch.marks import NodeModules
 from .autograd.nodes import SavedNumbers, saved_bytes
 from .step_copy import PriorTensor
@@ -117,7 +117,7 @@ class Ledger(Listener):
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
-        self.numbers.settle(is_over=phase == "end")
+        self.numbers.finish(is_over=phase == "end")
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
         self._depth = 1 if Streams.active is None else len(Streams.active.stack)
@@ -216,7 +216,7 @@ class Ledger(Listener):
 
     def begin(self, frame: Frame) -> None:
         """Open a call's entry, and the forward phase after the end of a step."""
-        self.numbers.settle()
+        self.numbers.finish()
         if self.phase == "end":
             self.enter("forward", self.step)
         self.node_modules.turn(compat.sequence_number(), OUTSIDE if frame.module is None else frame.module)
@@ -227,7 +227,7 @@ class Ledger(Listener):
 
     def end(self, frame: Frame, output: Any) -> None:
         """Close a call's entry, with its outputs."""
-        self.numbers.settle()
+        self.numbers.finish()
         outer = frame.outer
         if outer is None and not torch.is_grad_enabled():
             self.classify(cached_tensors(output), KV_CACHE)
@@ -250,7 +250,7 @@ class Ledger(Listener):
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record an operator's results, scratch memory and the workspaces of handles."""
-        self.numbers.settle()
+        self.numbers.finish()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
@@ -266,8 +266,8 @@ class Ledger(Listener):
         else:
             self.node_band = self.workspaces.note_values(name, args, out)
         place = self.phase == "backward", self._stream()
-        course = () if on_meta else self.workspaces.scratch(name, args, kwargs, out, place)
-        self._record_course(course, results, sizes, owner, name, saved)
+        timeline = () if on_meta else self.workspaces.scratch(name, args, kwargs, out, place)
+        self._record_timeline(timeline, results, sizes, owner, name, saved)
         self.node_band = 0.0
         doubt, lasting_bytes = self.workspaces.take_doubt()
         if doubt:
@@ -275,27 +275,27 @@ class Ledger(Listener):
         if self.backend == "cpu":
             self.numbers.give(func, args, out)
 
-    def _record_course(
+    def _record_timeline(
         self,
-        course: Course,
+        timeline: Timeline,
         results: Sequence[torch.Tensor],
         sizes: Sequence[int | None],
         owner: int,
         name: str,
         saved: int,
     ) -> None:
-        """Record a kernel's allocations one by one, after the results that its course does not name.
+        """Record a kernel's allocations one by one, after the results that its timeline does not name.
 
         Where a rule says that a result's size is not the fake's, the measured size counts: the rule may be of another
         release.
         """
         band, error = self.workspaces.band(RESERVES, name), self.workspaces.band(SCRATCH, name)
-        later = {step.result for step in course if isinstance(step, Result)}
+        later = {step.result for step in timeline if isinstance(step, Result)}
         for place, result in enumerate(results):
             if place not in later:
                 self._record_result(result, sizes[place], owner, band)
         buffers: list[int | None] = []
-        for step in course:
+        for step in timeline:
             if isinstance(step, Result):
                 size = sizes[step.result] if step.nbytes is None else step.nbytes
                 if step.result < len(results):
@@ -377,14 +377,14 @@ class Ledger(Listener):
         self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
 
     def _free(self, key: int) -> None:
-        self.numbers.settle()
+        self.numbers.finish()
         number, _ = self._live.pop(key)
         if self.entries[number].nbytes:
             self.event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data."""
-        self.numbers.settle()
+        self.numbers.finish()
         if any(entry.elsewhere for entry in self.entries):
             assumptions += (self.held,)
         unknown = tuple(sorted(self.workspaces.unknown.items()))
@@ -463,7 +463,7 @@ class IfUsed(Listener):
             f"tensors outside the model, {sum(self.counted):,} bytes, are assumed to be on the GPU before the steps",
         )
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Stop following; the steps are over."""
         self._waiting.clear()
 

@@ -21,16 +21,16 @@ from ..live.fake_values import real_input
 from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.packed import graph_constants, repack
-from ..live.stored import all_stored, remade
+from ..live.storages import all_stored, remade
 from ..live.structures import all_tensors
 from ..table.attempts import PassOptions, eager, read, trace
+from ..table.failures import forward_error, step_error
 from ..table.forward import Listener, Pass, failed_frame
-from ..table.hints import forward_error, step_error
 from ..table.inputs import Example, realise
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.kernels import run_really
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 from ..watch.history import AllocatorHistory, free_blocks_taken
 from ..watch.marks import Marks, addresses
 from ..watch.profiled import (
@@ -122,7 +122,7 @@ def copied(tree: ModuleTree, step: Step, copies: Copies, draws: bool = True) -> 
         constants = ((owner, constant) for owner, module in owned for constant in graph_constants(module))
         # Those of scripted modules' graphs; oneDNN's are among the packed weights.
         copy.prior += (PriorTensor(tensor, "parameters", owner) for owner, tensor in constants if not tensor.is_mkldnn)
-        copies.settle()
+        copies.finish()
         yield copy
 
 
@@ -222,7 +222,7 @@ def prepared(
     args, kwargs, _ = realise(example, batch, steps.tree, make, convert, train_step)
     steps.make_targets(example, make, convert)
     copies.clear()
-    alike.settle()
+    alike.finish()
     return steps, args, kwargs
 
 

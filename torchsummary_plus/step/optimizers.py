@@ -23,7 +23,7 @@ from ..data.units import describe
 from ..live import compat
 from ..live.cuda_calls import always
 from ..live.fakes import Fake
-from ..trace.questions import OUTSIDE, Answers
+from ..trace.values import OUTSIDE, ValueSource
 from .ledger import Ledger
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
@@ -188,7 +188,7 @@ Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracke
 
 
 @contextmanager
-def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: Answers) -> Iterator[None]:
+def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: ValueSource) -> Iterator[None]:
     """Have LBFGS meet no tolerance, and its searches accept the first point.
 
     Only values determine when it stops and how many pairs of steps and gradient changes it keeps, so that its

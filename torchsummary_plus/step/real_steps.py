@@ -27,7 +27,7 @@ from ..live.copying import Copies
 from ..live.fakes import CPU, EXPORTS
 from ..live.isolation import rng_state
 from ..live.offloading import is_complete
-from ..live.stored import all_stored
+from ..live.storages import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.blas import workspace_bytes
@@ -37,7 +37,7 @@ from ..table.forward import Frame, Listener, Pass, deep_stack, module_of
 from ..table.inputs import Example
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.kernels import tensors_of, written
-from ..trace.questions import (
+from ..trace.values import (
     ARRAY,
     LARGEST,
     OPTIMIZER,
@@ -46,15 +46,15 @@ from ..trace.questions import (
     PUT,
     PUTS,
     SCALARS,
-    Question,
+    ValueRequest,
     asks,
-    question,
     record,
+    request,
 )
 from .compiling import compiled_for_torch
 from .measuring import copied, prepared, profiled
 from .step import Step
-from .step_copy import reached_by
+from .step_copy import reachable_from
 from .workspace import LARGEST_LASTING
 
 SPARSE_RESULTS = "it creates sparse tensors"
@@ -110,20 +110,20 @@ def too_long(why: str) -> UnsupportedError:
     )
 
 
-def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool = False) -> Rehearsal:
+def run_for_real(tree: ModuleTree, example: Example, step: Step, only_forward: bool = False) -> RealRun:
     """Run the steps, or one forward without gradients, for real on CPU copies; everything is restored.
 
     A forward shares the parameters. There are no answers, with a reason, if the model has no weights, or if the run
     fails or exceeds a limit of time or memory.
     """
     if not is_complete(tree.modules):
-        return Rehearsal(failure=WITHOUT_VALUES)
+        return RealRun(failure=WITHOUT_VALUES)
     what = "forward" if only_forward else "step"
     step = Step(step.mode, autocast=step.autocast) if only_forward else step
     recorder = AnswerRecorder(LONGEST if only_forward else LONGEST_STEP)
     journal, random_before = SavedStorages(), rng_state()
     try:
-        reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reached_by(tree, step).tensors)}.values()
+        reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reachable_from(tree, step).tensors)}.values()
         held = (held_bytes(tensor) for tensor in reached if not (only_forward and isinstance(tensor, nn.Parameter)))
         _check_bytes(sum(held) + example.nbytes(tree.dtype()))
         swapped = copied(tree, step, Copies(CPU, moves=True, shares=only_forward), draws=False)
@@ -133,7 +133,7 @@ def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool 
             steps, args, kwargs = prepared(copy, example, CPU, account, [journal, recorder])
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(prior.tensor for prior in copy.prior)]
             copies = [tensor for tensor in copies if not (only_forward and isinstance(tensor, nn.Parameter))]
-            journal.note_born(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
+            journal.note_created(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             copies.clear()
             recorder.watch = steps.watch
             with steps.watch, ReadsRecorded(recorder):
@@ -143,17 +143,17 @@ def rehearse(tree: ModuleTree, example: Example, step: Step, only_forward: bool 
                 else:
                     steps.run(args, kwargs)
             drew = not torch.equal(random_before, rng_state())
-            return Rehearsal(recorder.answers, "", drew, None if only_forward else journal)
+            return RealRun(recorder.answers, "", drew, None if only_forward else journal)
     except TooLongError as error:
-        return Rehearsal({}, f"a real {what} was abandoned: {error}")
+        return RealRun({}, f"a real {what} was abandoned: {error}")
     except Exception as error:
-        return Rehearsal({}, f"a real {what} on the CPU failed: {type(error).__name__}: {error}", error=error)
+        return RealRun({}, f"a real {what} on the CPU failed: {type(error).__name__}: {error}", error=error)
     finally:
         journal.undo()
 
 
-def measured_step(tree: ModuleTree, example: Example, step: Step, known: Rehearsal) -> MemoryLog:
-    """Measure the steps on the CPU after a rehearsal; what they write to is restored.
+def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealRun) -> MemoryLog:
+    """Measure the steps on the CPU after a real_run; what they write to is restored.
 
     Steps in which torch compiles a function of its own are measured again, since the first compilation holds more.
     """
@@ -190,20 +190,20 @@ class SavedStorages(Listener):
     def __init__(self) -> None:
         self.contents: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self.nbytes = 0
-        self._born: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._created: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
-    def note_born(self, tensors: Iterable[Tensor]) -> None:
+    def note_created(self, tensors: Iterable[Tensor]) -> None:
         """Remember tensors created for the pass, whose contents need no saving."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             key, nbytes = storage._cdata, 0 if storage.device.type == "meta" else storage.nbytes()
-            if key not in self._born and key not in self.contents:
-                self._born[key] = weakref.ref(storage, partial(self._forget, key, nbytes))
+            if key not in self._created and key not in self.contents:
+                self._created[key] = weakref.ref(storage, partial(self._forget, key, nbytes))
                 self.nbytes += nbytes
         _check_bytes(self.nbytes)
 
     def _forget(self, key: int, nbytes: int, _: object) -> None:
-        del self._born[key]
+        del self._created[key]
         self.nbytes -= nbytes
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -211,14 +211,18 @@ class SavedStorages(Listener):
         schema = getattr(func, "_schema", None)
         for tensor in all_stored(written(func, args, kwargs)) if schema is not None and schema.is_mutable else ():
             storage = tensor.untyped_storage()
-            if storage._cdata not in self._born and storage._cdata not in self.contents and tensor.device.type == "cpu":
+            if (
+                storage._cdata not in self._created
+                and storage._cdata not in self.contents
+                and tensor.device.type == "cpu"
+            ):
                 self.contents[storage._cdata] = storage, storage.clone()
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Remember the operator's new tensors."""
         addresses = {tensor.untyped_storage()._cdata for tensor in all_stored(tensors_of((*args, *kwargs.values())))}
         results = all_stored(tensors_of(out))
-        self.note_born(tensor for tensor in results if tensor.untyped_storage()._cdata not in addresses)
+        self.note_created(tensor for tensor in results if tensor.untyped_storage()._cdata not in addresses)
 
     def undo(self) -> None:
         """Restore the saved contents."""
@@ -227,11 +231,11 @@ class SavedStorages(Listener):
 
 
 LONGEST = 10**12
-"""Multiply-adds at which a rehearsal is abandoned: about half a minute of float32 products on one core."""
+"""Multiply-adds at which a real_run is abandoned: about half a minute of float32 products on one core."""
 
 
 LONGEST_STEP = 10**11
-"""The same for a whole step, which runs to answer questions outside forwards."""
+"""The same for a whole step, which runs to answer requests outside forwards."""
 
 WITHOUT_VALUES = "the model is on the meta device and has no values"
 
@@ -256,7 +260,7 @@ class AnswerRecorder(Listener):
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self.answers: dict[Question, list[Any]] = {}
+        self.answers: dict[ValueRequest, list[Any]] = {}
         self.operators = 0
         self.multiply_adds = 0
         self.elements = 0
@@ -271,7 +275,7 @@ class AnswerRecorder(Listener):
             self._answer(ARRAY, (tensor,), values)
 
     def _answer(self, func: OpOverload | str, operands: Any, answer: Any) -> None:
-        query = question(asking_module(self.watch), func, operands)
+        query = request(asking_module(self.watch), func, operands)
         self.answers.setdefault(query, []).append(answer)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -338,10 +342,10 @@ class ReadsRecorded(TorchFunctionMode):
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """A real forward's or step's answers, in order by question, or the reason for having none."""
+class RealRun:
+    """A real forward's or step's answers, in order by request, or the reason for having none."""
 
-    answers: dict[Question, list[Any]] = field(default_factory=dict)
+    answers: dict[ValueRequest, list[Any]] = field(default_factory=dict)
     failure: str = ""
     drew: bool = False
     """Whether the pass drew random numbers, on which its answers may depend."""
@@ -350,7 +354,7 @@ class Rehearsal:
     error: BaseException | None = None
     """The pass's own exception, which a fake step may raise too."""
 
-    def without_sizes(self) -> Rehearsal:
+    def without_sizes(self) -> RealRun:
         """Return only the values and the lengths of packed sequences, which do not depend on weights."""
         answers = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
         return replace(self, answers=answers)

@@ -13,13 +13,13 @@ from torch import Tensor
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
 from ..live.isolation import in_pass
-from ..live.stored import remade
+from ..live.storages import remade
 from ..live.structures import all_tensors
 from ..table.attempts import Embeddings
+from ..table.failures import forward_error, step_error
 from ..table.forward import failed_frame
-from ..table.hints import forward_error, step_error
 from ..table.inputs import Example, realise
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 from .autograd.cuda_engine import CudaEngine
 from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
@@ -39,7 +39,7 @@ def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
 
     def pair(storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
         is_here = device.type == ledger.backend
-        ledger.same(storage, meta, is_from_before=is_here and storage._cdata not in kernels.born)
+        ledger.same(storage, meta, is_from_before=is_here and storage._cdata not in kernels.created)
 
     ledger.standing_for, kernels.meta_storages.on_pair = kernels.meta_storages.of, pair
     ledger.in_engine = lambda: kernels.watch.state.by_engine
@@ -93,14 +93,14 @@ class RecordedSteps(Steps):
         self.make_targets(example, kernels.input_of, convert)
         del convert
         self.make_packed(kernels.input_of)
-        kernels.settle()
+        kernels.finish()
         self._classify_initial_tensors(args, kwargs)
         with ExitStack() as stack:
             stack.enter_context(self._states_named())
             stack.enter_context(resizing_watched(kernels, ledger))
             self.copy.give_hooks()
             self.engine = engine = kernels.engine = CudaEngine(watch)
-            stack.callback(engine.let_go)
+            stack.callback(engine.release)
             functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
             watch.state.on_cuda = functions.on_cuda
             stack.enter_context(renewals_noted(ledger.workspaces.renewed))
@@ -115,7 +115,7 @@ class RecordedSteps(Steps):
             inputs = all_tensors((args, kwargs, self.targets))
             for tensor in (*self.copy.replacements, *parameters, *self.tree.tensors(), *inputs):
                 engine.add_leaf(tensor)
-            self.copy.settle()
+            self.copy.finish()
             del parameters, inputs, tensor
             stack.enter_context(functions)
             stack.enter_context(

@@ -21,7 +21,7 @@ from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
 from ..table.forward import Pass
 from ..table.inputs import Example
 from ..table.modules import tensors_in
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 from .losses import Convert, Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, optimizer_maker
 from .packed_weights import packed_blocks
@@ -139,7 +139,7 @@ class Steps:
         self._classify_initial_tensors(args, kwargs)
         with self._states_named(), self._backwards_named():
             self.copy.give_hooks()
-            self.copy.settle()
+            self.copy.finish()
             for _ in self.each():
                 self.run_once(args, kwargs)
             self.account.stop()
@@ -239,7 +239,7 @@ class Steps:
         outer = self.account.phase
         self.account.enter(phase, self.account.step)
         try:
-            with self.watch.state.being(in_optimizer=phase == "optimizer"):
+            with self.watch.state.override(in_optimizer=phase == "optimizer"):
                 yield
         finally:
             self.account.enter(after or outer, self.account.step)
@@ -283,7 +283,7 @@ class Steps:
 
         def name(index: int, parameter: Tensor) -> None:
             safe_point()
-            with compat.no_function(), self.watch.state.being(in_engine=False):
+            with compat.no_function(), self.watch.state.override(in_engine=False):
                 if parameter.grad is not None:
                     self.account.classify([parameter.grad], "gradients", index)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..ops.scratch.registry import Alloc, Course, Free, Result, Step
+from ..ops.scratch.registry import Alloc, Free, Result, Step, Timeline
 from ..trace.kernels import tensors_of
 
 SHORT = 4
@@ -109,19 +109,19 @@ def shortened(call: Call, is_pointwise: bool) -> Iterator[Shortened]:
             yield Shortened(call, size, only)
 
 
-def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], Course | None]) -> Course | None:
-    """Return a call's course from those of smaller ones; None if these are unlike or on no line."""
-    known: list[tuple[int, Course]] = []
+def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], Timeline | None]) -> Timeline | None:
+    """Return a call's timeline from those of smaller ones; None if these are unlike or on no line."""
+    known: list[tuple[int, Timeline]] = []
     for size in sizes:
-        course = run(way.at(size))
-        if course is None or (known and list(map(_kind, course)) != list(map(_kind, known[0][1]))):
+        timeline = run(way.at(size))
+        if timeline is None or (known and list(map(_kind, timeline)) != list(map(_kind, known[0][1]))):
             return None
-        known.append((size, course))
+        known.append((size, timeline))
         if len(known) > 1:
-            points = zip(*(course for _, course in known))
+            points = zip(*(timeline for _, timeline in known))
             steps = [_on_line(way.size, [size for size, _ in known], list(steps)) for steps in points]
             if None not in steps:
-                return cast("Course", tuple(steps))
+                return cast("Timeline", tuple(steps))
     return None
 
 

@@ -19,12 +19,12 @@ from torch.optim.swa_utils import AveragedModel
 from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
 from ..live.offloading import Away
-from ..live.reach import Reached, gradient_of, names_replaced
-from ..live.stored import Change
+from ..live.reachable import Reachable, gradient_of, names_replaced
+from ..live.storages import Change
 from ..table.environments import copied_tree
 from ..table.forward import deep_stack
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 from .step import Step
 
 
@@ -43,7 +43,7 @@ class PriorTensor(NamedTuple):
 class StepCopy:
     """A copy of a model and its step.
 
-    Until :meth:`settle`, it knows the replacement of every tensor, and holds those that exist before the step.
+    Until :meth:`finish`, it knows the replacement of every tensor, and holds those that exist before the step.
     """
 
     def __init__(self, tree: ModuleTree, step: Step, copier: Copier | None = None) -> None:
@@ -101,7 +101,7 @@ class StepCopy:
             for hook in late:
                 tensor.register_post_accumulate_grad_hook(hook)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Drop all references to replacements, so that only the copies hold them."""
         for held in (self.prior, self.replacements, self._hooks, self._copier):
             held.clear()
@@ -117,10 +117,10 @@ def with_loss(tree: ModuleTree, step: Step) -> list[nn.Module]:
 UNSEEN = "autograd graphs from before the step: the tensors they save are not counted"
 
 
-def reached_by(tree: ModuleTree, step: Step) -> Reached:
+def reachable_from(tree: ModuleTree, step: Step) -> Reachable:
     """Return what the code of a model and its step reaches."""
     with deep_stack():
-        return Reached([*tree.modules, step.train_step, step.loss, step.optimizer])
+        return Reachable([*tree.modules, step.train_step, step.loss, step.optimizer])
 
 
 class Surroundings:
@@ -130,8 +130,8 @@ class Surroundings:
         self.tree = tree
         self.step = step
         owners = {id(p): i for i, module in reversed(list(enumerate(tree.modules))) for p in _parameters(module)}
-        self.reach = reached_by(tree, step)
-        self.modules = [module for module in self.reach.modules if id(module) not in tree.index]
+        self.reachable = reachable_from(tree, step)
+        self.modules = [module for module in self.reachable.modules if id(module) not in tree.index]
         counters = {id(module.n_averaged) for module in self.modules if isinstance(module, AveragedModel)}
         self.moving = {id(tensor) for tensor in tensors_in(self.modules)} - counters
         """Ids of tensors outside the model that move with it, single numbers too: those of other modules, and states.
@@ -140,7 +140,7 @@ class Surroundings:
         """
         self._kinds = {id(p): ("parameters", OUTSIDE) for module in self.modules for p in _parameters(module)}
         """By id: the kind of a tensor outside the model, and its module's number."""
-        for optimizer in self.reach.optimizers:
+        for optimizer in self.reachable.optimizers:
             # State lies where its parameters do: all but counts of steps that the CPU reads.
             # Source: torch/optim/optimizer.py, ``_process_value_according_to_param_policy``.
             groups = optimizer.param_groups
@@ -153,18 +153,18 @@ class Surroundings:
                         self.moving.add(id(value))
         self._left: set[int] = set()
         """Ids of the model's gradients, which are left behind unless the step is the user's own."""
-        for tensor in self.reach.tensors:
+        for tensor in self.reachable.tensors:
             gradient = gradient_of(tensor)
             if gradient is not None:
                 self._kinds[id(gradient)] = "gradients", owners.get(id(tensor), OUTSIDE)
                 if step.train_step is None and id(tensor) in owners:
                     self._left.add(id(gradient))
         on_device = any(not tensor.is_meta for tensor in tree.tensors())
-        self.without_bytes = {id(t) for t in self.reach.tensors if t.is_meta} if on_device else set()
+        self.without_bytes = {id(t) for t in self.reachable.tensors if t.is_meta} if on_device else set()
         """Ids of tensors without bytes, as those of a skeleton for ``torch.func.functional_call``."""
-        self.has_idle_scaler = not all(scaler.is_enabled() for scaler in self.reach.scalers)
+        self.has_idle_scaler = not all(scaler.is_enabled() for scaler in self.reachable.scalers)
         """Whether a gradient scaler does nothing, as one created where torch finds no GPU."""
-        self.notes = [UNSEEN] if any(tensor.grad_fn is not None for tensor in self.reach.tensors) else []
+        self.notes = [UNSEEN] if any(tensor.grad_fn is not None for tensor in self.reachable.tensors) else []
         """Assumptions about what exists before the steps."""
 
     @contextmanager
@@ -193,16 +193,18 @@ class Surroundings:
                     if id(buffer) in seen and again is not None:
                         copier.of(module)._buffers[name] = again(buffer)
                     seen.add(id(buffer))
-        rest = [tensor for tensor in self.reach.tensors if id(tensor) not in self._left]
+        rest = [tensor for tensor in self.reachable.tensors if id(tensor) not in self._left]
         for tensor in rest:
             copier.of(tensor)
         loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
         new_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer), train_step=copier.of(step.train_step))
         copy = StepCopy(tree, new_step, copier)
         copy.take_over([*self.tree.tensors(), *tensors_in(self.modules), *rest], self._left)
-        with names_replaced(copier, self.reach):
+        with names_replaced(copier, self.reachable):
             copy.hold_others()
-            copy.without_bytes = frozenset(id(copier.of(t)) for t in self.reach.tensors if id(t) in self.without_bytes)
+            copy.without_bytes = frozenset(
+                id(copier.of(t)) for t in self.reachable.tensors if id(t) in self.without_bytes
+            )
             copy.notes = self.notes
             copy.prior = [*self._holdings(copier, moved)]
             yield copy
@@ -210,15 +212,15 @@ class Surroundings:
     def _holdings(self, copier: Copier, moved: bool) -> Iterator[PriorTensor]:
         """Yield the tensors that exist before the steps, each with its kind and its module's number."""
         left_out = {id(tensor) for tensor in self.tree.tensors()} | self._left | self.without_bytes
-        for reached in self.reach.tensors:
+        for reached in self.reachable.tensors:
             if id(reached) in left_out:
                 continue
             tensor = copier.of(reached)
             learns = tensor.is_leaf and tensor.requires_grad
             kind, owner = self._kinds.get(id(reached), ("parameters" if learns else "buffers", OUTSIDE))
             stays = moved and kind == "buffers" and id(reached) not in self.moving
-            yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reach.of_packages)
-        counted = {id(copier.of(tensor)) for tensor in (*self.tree.tensors(), *self.reach.tensors)}
+            yield PriorTensor(tensor, kind, owner, stays or id(reached) in self.reachable.of_packages)
+        counted = {id(copier.of(tensor)) for tensor in (*self.tree.tensors(), *self.reachable.tensors)}
         for buffer in tensors_in(map(copier.of, self.modules)):
             if id(buffer) not in counted:  # A copy of one that another module has too.
                 yield PriorTensor(buffer, "buffers", OUTSIDE)

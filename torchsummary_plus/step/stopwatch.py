@@ -13,7 +13,7 @@ import torch
 from ..data.memory_records import MeasuredTime
 from ..live.structures import all_tensors
 from ..table.forward import Frame, Listener, module_of
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 
 SEEN = "torchsummary_plus_module"
 """The entry in an autograd node's metadata that marks it as known."""

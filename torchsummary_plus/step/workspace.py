@@ -25,10 +25,10 @@ from ..ops.scratch.registry import (
     UNMODELLED,
     Alloc,
     AtMost,
-    Course,
     Handle,
     Rule,
     Step,
+    Timeline,
     most_bytes,
     variant_of,
 )
@@ -130,24 +130,24 @@ class Workspaces:
 
     def scratch(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Place = (False, 0)
-    ) -> Course:
-        """Return a kernel's course, without handles that its place has; a CPU kernel without a rule is tried."""
+    ) -> Timeline:
+        """Return a kernel's timeline, without handles that its place has; a CPU kernel without a rule is tried."""
         self._place = place
         self.cudnn.in_engine, _ = place
         name, kwargs = self._function(name, args, kwargs, out)
         rule = SCRATCH.get((self.backend, name))
-        course: Course = ()
+        timeline: Timeline = ()
         if rule is not None:
-            course = self._by_rule(rule, name, args, kwargs, out)
+            timeline = self._by_rule(rule, name, args, kwargs, out)
         elif self.backend == "cpu":
-            course = self._tried(name, args, kwargs, out)
+            timeline = self._tried(name, args, kwargs, out)
             if name == bounds.OBSERVER:
-                course += bounds.observers(out, *args, block=1)
+                timeline += bounds.observers(out, *args, block=1)
             if self.keeps == "cuda" and name in blas.PRODUCTS:
-                course += blas.cublas(self.chip, *args[:3])
+                timeline += blas.cublas(self.chip, *args[:3])
         elif name in UNMODELLED["cuda"] or is_foreign(name) or is_unstudied(name):
-            course = self._bounded(AtMost(None, multiplies=name not in OF_ROWS), name, args, kwargs, out)
-        return tuple(filter(self._is_new, course))
+            timeline = self._bounded(AtMost(None, multiplies=name not in OF_ROWS), name, args, kwargs, out)
+        return tuple(filter(self._is_new, timeline))
 
     def _is_new(self, step: Step) -> bool:
         """Whether a step is not the workspace of a handle that the place has."""
@@ -171,14 +171,14 @@ class Workspaces:
             return name, kwargs
         return function, {key: value for key, value in kwargs.items() if key not in outs}
 
-    def _by_rule(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
+    def _by_rule(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline:
         answer = self._ask(rule, name, args, kwargs, out)
         if answer is None:  # It raised.
             answer = AtMost(None, multiplies=self.backend == "cuda")
         if self.backend == "cuda" and not since(rule.since or CUDA_FROM):
             self._note(name, _reach(args, kwargs, out))
-            course: Course = answer.course if isinstance(answer, AtMost) else answer
-            return tuple(step._replace(band=1.0) if isinstance(step, Alloc) else step for step in course)
+            timeline: Timeline = answer.timeline if isinstance(answer, AtMost) else answer
+            return tuple(step._replace(band=1.0) if isinstance(step, Alloc) else step for step in timeline)
         if isinstance(answer, AtMost):
             return self._bounded(answer, name, args, kwargs, out)
         guesses = [step for step in answer if isinstance(step, Alloc) and step.band]
@@ -186,29 +186,29 @@ class Workspaces:
             self._note(name, max((round(guess.band) for guess in guesses if not guess.nbytes), default=0))
         return tuple(answer)
 
-    def _bounded(self, answer: AtMost, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
+    def _bounded(self, answer: AtMost, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline:
         """Name an operator with only a bound, and cuBLAS's workspace if it may be the first to take it."""
         bound = answer.nbytes
-        nbytes = _reach(args, kwargs, out) if bound is None else bound + most_bytes(answer.course)
+        nbytes = _reach(args, kwargs, out) if bound is None else bound + most_bytes(answer.timeline)
         may_take = answer.multiplies and (self._place, "cublas") not in self._allocated
         workspace = LARGEST_LASTING if may_take else 0
         lasting = workspace if blas.are_workspaces_kept() else 0
         self._note(name, nbytes + workspace - lasting, lasting=lasting)
-        return answer.course
+        return answer.timeline
 
-    def _tried(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Course:
+    def _tried(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline:
         """Return a kernel's allocations on zeros; it is named if it cannot be tried."""
-        course = self._trials.course(name, args, kwargs, out)
-        if isinstance(course, AtMost):
-            return self._bounded(course, name, args, kwargs, out)
+        timeline = self._trials.timeline(name, args, kwargs, out)
+        if isinstance(timeline, AtMost):
+            return self._bounded(timeline, name, args, kwargs, out)
         if is_foreign(name):
-            lasting = unfreed_bytes(course)
+            lasting = unfreed_bytes(timeline)
             if lasting:
                 self._unfreed += lasting
                 self._note(name, self._unfreed + _reach(args, kwargs, out))
-            if any(isinstance(step, Alloc) for step in course):
+            if any(isinstance(step, Alloc) for step in timeline):
                 self.tried[name] = self.tried.get(name, 0) + 1
-        return course
+        return timeline
 
     def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
         """Return the error band of an operator's rule in one of the registries."""

@@ -2,7 +2,7 @@
 
 Read it in this order. What comes in: ``inputs``, ``modules``, ``experts``. One pass: ``attempts`` chooses it and
 completes lazy models, ``environments`` and ``mode_setting`` prepare the copy that it runs on, ``forward`` runs it,
-``recorder`` and ``flow`` note what it does, ``hints`` explains where it failed. What comes out, without torch:
+``recorder`` and ``data_flow`` note what it does, ``failures`` explains where it failed. What comes out, without torch:
 ``rows``, folded to the ``lines`` that are shown; ``columns``, and the table with its totals that ``build`` makes of
 them.
 """

@@ -20,16 +20,16 @@ from ..live import compat
 from ..live.fakes import EXPORTS, DataDependentError, standing_in_for
 from ..live.isolation import global_state_kept, one_pass
 from ..live.offloading import is_complete
-from ..live.reach import names_replaced
-from ..live.stored import remade
+from ..live.reachable import names_replaced
+from ..live.storages import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
 from ..trace.kernels import run_really
+from .data_flow import Provenance
 from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree
 from .experts import Routing, expert_candidates, find_adapters, find_experts
-from .flow import Provenance
+from .failures import forward_error
 from .forward import Listener, Pass, deep_stack, originals_of, put_back
-from .hints import forward_error
 from .inputs import Example, realise
 from .mode_setting import set_mode
 from .modules import ModuleTree, hooks_around, tensors_in, unwrapped, wrapped
@@ -221,7 +221,7 @@ class Attempts:
             if tree.size() != size:
                 raise GrewError
             run = Run(self.kind, self.reason, str(environment.device), batch)
-            if kinds := recorder.settle():
+            if kinds := recorder.finish():
                 left = not_run(kinds)
                 note = f"{left}; wrap the model in a module whose forward consumes it"
                 run = replace(run, reason=f"{self.reason}; {left}", note=note, is_partial=True)

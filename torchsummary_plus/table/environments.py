@@ -16,7 +16,7 @@ from ..live.fake_values import MASK, real_input
 from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake
 from ..live.offloading import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..live.packed import own_attributes
-from ..live.stored import all_stored, remade
+from ..live.storages import all_stored, remade
 from ..live.structures import CLASSES, inner_tensors, is_wrapper
 from ..trace.assumed_routing import Routers
 from ..trace.kernels import SMALL, FakeKernels, run_really, written
@@ -54,7 +54,7 @@ class FakeEnvironment:
         """Return a model tensor's fake on the device; CPU scalars stay on the CPU, and integer scalars stay real."""
         if not tensor.dim() and tensor.dtype is torch.int64 and tensor.device.type == "cpu" and is_plain(tensor):
             if id(tensor) not in self.counters:
-                self.counters[id(tensor)] = self.kernel.note_born(tensor.clone())
+                self.counters[id(tensor)] = self.kernel.note_created(tensor.clone())
             return self.counters[id(tensor)]
         fake = self.fakes.get(id(tensor))
         if fake is None:
@@ -65,13 +65,13 @@ class FakeEnvironment:
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a fake input, or a real one if its values may steer the forward."""
         if self._may_steer(torch.Size(shape).numel(), dtype):
-            return self.kernel.note_born(real_input(shape, dtype, CPU))
+            return self.kernel.note_created(real_input(shape, dtype, CPU))
         return new_fake(shape, dtype, self.device)
 
     def convert(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake of a user's tensor, or a copy if its values may steer the forward."""
         if tensor.device.type == "cpu" and is_plain(tensor) and self._may_steer(tensor.numel(), tensor.dtype):
-            return self.kernel.note_born(tensor.clone())
+            return self.kernel.note_created(tensor.clone())
         return fake_like(tensor, self.device)
 
     def _may_steer(self, numel: int, dtype: torch.dtype) -> bool:

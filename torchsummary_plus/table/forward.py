@@ -75,7 +75,7 @@ class Listener:
     def end(self, frame: Frame, output: Any) -> None:
         """Called when a call returns ``output``."""
 
-    def hand_over(self, frame: Frame, output: Any) -> Any:
+    def replace_output(self, frame: Frame, output: Any) -> Any:
         """Return the value that a module's caller receives for its ``output``."""
         return output
 
@@ -125,7 +125,7 @@ class Pass(compat.DispatchMode):
         self.state = State()
         self._begin = _overridden(listeners, "begin")
         self._end = _overridden(listeners, "end")
-        self._hand_over = _overridden(listeners, "hand_over")
+        self._replace_output = _overridden(listeners, "replace_output")
         self._before = _overridden(listeners, "before")
         self._operator = _overridden(listeners, "operator")
 
@@ -180,7 +180,7 @@ class Pass(compat.DispatchMode):
         """Let autocast cast the operators inside an operator, unless it cast that one; in a mode it is off."""
         kind = self.state.autocasts
         if not kind or compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
-            with self.state.being(autocasts=""):
+            with self.state.override(autocasts=""):
                 yield
             return
         torch.set_autocast_enabled(kind, True)
@@ -228,7 +228,7 @@ class Pass(compat.DispatchMode):
 
         Without the mode the classes would not be notified of fakes among the arguments, which count as plain tensors.
         """
-        with self.state.being(in_engine=False, in_class=True), _again(self):
+        with self.state.override(in_engine=False, in_class=True), _again(self):
             for kind in kinds:
                 out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
                 if out is not NotImplemented:
@@ -243,7 +243,7 @@ class Pass(compat.DispatchMode):
 
     def muted(self) -> AbstractContextManager[None]:
         """Run operators without notifying listeners."""
-        return self.state.being(notifies=False)
+        return self.state.override(notifies=False)
 
     def open(self, module: int | None, name: str, args: Any, kwargs: Any) -> Frame:
         """Begin a call inside the current one, of a module or of the function ``name``."""
@@ -298,8 +298,8 @@ class Pass(compat.DispatchMode):
                 self.frame = frame.outer
                 raise
             if not by_hook:
-                for hand_over in self._hand_over:
-                    output = hand_over(frame, output)
+                for replace_output in self._replace_output:
+                    output = replace_output(frame, output)
                 self.close(frame, output)
             return output
 

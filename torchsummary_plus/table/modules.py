@@ -21,7 +21,7 @@ from ..live import compat
 from ..live.copying import INERT
 from ..live.offloading import execution_device
 from ..live.packed import own_attributes, packed_parameters
-from ..live.stored import stored
+from ..live.storages import stored
 from ..live.structures import CLASSES, dtype_name, held_bytes, logical_shape
 
 CPU = torch.device("cpu")

@@ -85,7 +85,7 @@ class Recorder(Listener):
                     if id(tensor) in self.parameters:
                         record.used.add(self.parameters[id(tensor)])
 
-    def settle(self) -> list[str]:
+    def finish(self) -> list[str]:
         """Count code that a call returned and that has not run as unknown, in the innermost call; return its kinds."""
         known: set[int] = set()
         kinds: list[str] = []

@@ -1,5 +1,5 @@
 """The operators of a pass on fakes, and the values that its code asks for.
 
 - Operators: ``kernels``, in the context of a ``state``.
-- Values: ``questions``, ``valued_kernels``, ``assumed_routing``.
+- Values: ``values``, ``valued_kernels``, ``assumed_routing``.
 """

@@ -68,8 +68,8 @@ class FakeKernels:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.meta_storages = MetaStorages()
-        self.born: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
-        self.tainted: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.created: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.overwritten: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.routers: Routers | None = None
         """Assumed choices of routers if no real pass can supply them, else None."""
 
@@ -92,7 +92,7 @@ class FakeKernels:
         if not _FAKES.issuperset(map(type, operands)) and any(not isinstance(tensor, Fake) for tensor in operands):
             if id(func) in _LIFTS and not isinstance(operands[0], Fake):
                 if operands[0].untyped_storage().resizable():  # numpy's arrays belong to numpy and are not written to.
-                    self.note_born(operands[0])
+                    self.note_created(operands[0])
                 return operands[0]
             leaves = self.leaves_cpu(kwargs) or (id(func) in SETS and args[1].device.type == "meta")
             has_values = all(self._is_known(tensor, func._schema.is_mutable) for tensor in operands)
@@ -101,7 +101,7 @@ class FakeKernels:
             return self._mixed(func, args, kwargs)
         if self.meta_storages and func._schema.is_mutable:
             for tensor in written(func, args, kwargs):
-                self._taint(tensor)
+                self._note_overwritten(tensor)
         out = _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
         indices = None if self.routers is None else self.routers.choice(func, args, kwargs)
         if indices is None:
@@ -113,7 +113,7 @@ class FakeKernels:
 
     def choice_of(self, indices: torch.Tensor) -> torch.Tensor:
         """Return a router's assumed choice as a tensor of this pass."""
-        return self.note_born(indices)
+        return self.note_created(indices)
 
     def refuses_sparse(self) -> bool:
         """Whether creating a sparse tensor ends the pass, since torch's kernels may crash the process on a fake one."""
@@ -161,20 +161,20 @@ class FakeKernels:
         if isinstance(tensor, Fake) or tensor.device.type != "cpu" or not is_plain(tensor):
             return False
         storage = tensor.untyped_storage()._cdata
-        return storage not in self.tainted and (storage in self.born or not written)
+        return storage not in self.overwritten and (storage in self.created or not written)
 
-    def _taint(self, tensor: torch.Tensor) -> None:
+    def _note_overwritten(self, tensor: torch.Tensor) -> None:
         """Forget the values of a tensor and of the real tensor it stands for."""
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
             real = self.meta_storages.real_of(storage) if isinstance(tensor, Fake) else storage
             if real is not None:
-                self.tainted[real._cdata] = real
+                self.overwritten[real._cdata] = real
 
-    def note_born(self, tensor: torch.Tensor) -> torch.Tensor:
+    def note_created(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor that counts as created in this pass: it may be written to."""
         storage = tensor.untyped_storage()
-        self.born[storage._cdata] = storage
+        self.created[storage._cdata] = storage
         return tensor
 
     def leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
@@ -192,7 +192,7 @@ class FakeKernels:
         """Return a result after noting its real tensors as created in this pass."""
         for tensor in tensors_of(out):
             if not isinstance(tensor, Fake):
-                self.note_born(tensor)
+                self.note_created(tensor)
         return out
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -230,7 +230,7 @@ class FakeKernels:
 
         out = self(func, change_tensors(args, fake), change_tensors(kwargs, fake))
         for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
-            self._taint(tensor)
+            self._note_overwritten(tensor)
             moved = fakes.get(id(tensor))
             if moved is None:
                 continue

@@ -59,11 +59,11 @@ class State:
         return self.in_engine and (self.on_cuda or device.type != "cpu")
 
     @contextmanager
-    def being(self, **values: Any) -> Iterator[None]:
+    def override(self, **values: Any) -> Iterator[None]:
         """Set attributes inside the block.
 
         >>> state = State()
-        >>> with state.being(in_engine=True):
+        >>> with state.override(in_engine=True):
         ...     state.in_engine
         True
         >>> state.in_engine

@@ -20,19 +20,19 @@ from ..live.meta_storages import alone
 from ..ops.scratch.masks import masks_of, note_true
 from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written
-from .questions import (
+from .values import (
     ARRAY,
     DRAWN,
     MADE_UP,
     PACK,
     PUT,
     PUTS,
-    Answers,
+    ValueSource,
     asks,
     fakes_of,
     is_from_library,
     mask_counts,
-    question,
+    request,
     size_from_masks,
 )
 
@@ -44,14 +44,14 @@ class ValuedKernels(FakeKernels):
     next to it, and operators run on both, so ``mask.all()`` steers a forward alike on every device.
     """
 
-    def __init__(self, device: torch.device, answers: Answers) -> None:
+    def __init__(self, device: torch.device, answers: ValueSource) -> None:
         super().__init__(device)
         self.answers = answers
         self.keeps_places = False
         """Whether a model's tensors and inputs on the CPU stay there, beside others on the GPU."""
         self.others_stay = False
         """Whether tensors on the CPU besides the model stay there, since the model is on the GPU already."""
-        self.spoilt: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
+        self.outdated: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self.made_up: dict[str, MutableMapping[int, torch.UntypedStorage]] = {
             how: WeakValueDictionary() for how in (MADE_UP, BALANCED, DRAWN)
         }
@@ -134,7 +134,7 @@ class ValuedKernels(FakeKernels):
             return self._without_values(tensor, device)
         values = self._copies.of(tensor.detach())
         if device.type == "cpu":
-            self.note_born(values)
+            self.note_created(values)
             return values
         fake = self.meta_storages.fake(tensor, device)
         fake.known = values
@@ -145,10 +145,10 @@ class ValuedKernels(FakeKernels):
         shared = self._copies.of(tensor.detach()) if is_copied else tensor
         return self.meta_storages.fake(shared, device, tensor.requires_grad)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Replace everything that exists before the steps; from then on replacements live as the program decides."""
-        self.meta_storages.let_go(self.born)
-        self._copies.settle()
+        self.meta_storages.release(self.created)
+        self._copies.finish()
 
     def input_of(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return an input known only by its size."""
@@ -195,7 +195,7 @@ class ValuedKernels(FakeKernels):
             return None
         masks = masks_of(args[1]) if id(func) in PUTS else ()
         if masks:  # How many of their elements are true, if values or a real pass tell.
-            query = question(self.module(), PUT, args)
+            query = request(self.module(), PUT, args)
             answer = self.answers.recall(query, self.answers.count(query))
             for mask, count in zip(masks, mask_counts(masks, self._value_of) or answer or ()):
                 note_true(mask, count)
@@ -233,14 +233,16 @@ class ValuedKernels(FakeKernels):
             return values
         out = self.on_fakes(func, args, kwargs)
         for tensor in changed:
-            self.spoilt.pop(tensor.untyped_storage()._cdata, None)  # The operator has also written to the known values.
+            self.outdated.pop(
+                tensor.untyped_storage()._cdata, None
+            )  # The operator has also written to the known values.
         return _attach(out, values)
 
     __call__ = with_values
 
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, operands: list[Tensor], fakes: list[Fake]) -> Any:
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
-        query = question(self.module(), func, args)
+        query = request(self.module(), func, args)
         turn = self.answers.count(query)
         if all(self._value_of(tensor) is not None for tensor in operands):
             self._say_if_made_up(func, operands)
@@ -267,12 +269,12 @@ class ValuedKernels(FakeKernels):
         """Return a tensor's values; None if unknown."""
         if not isinstance(tensor, Fake):
             return tensor if self._is_known(tensor, is_written) else None
-        spoilt = tensor.known is None or tensor.untyped_storage()._cdata in self.spoilt
-        return None if spoilt else tensor.known
+        outdated = tensor.known is None or tensor.untyped_storage()._cdata in self.outdated
+        return None if outdated else tensor.known
 
     def values_of(self, fake: Tensor) -> Tensor:
         """Return the values that a step reads as an array; raises :class:`DataDependentError` if they are unknown."""
-        query = question(self.module(), ARRAY, (fake,))
+        query = request(self.module(), ARRAY, (fake,))
         turn = self.answers.count(query)
         values = self._value_of(fake)
         if values is None:
@@ -287,7 +289,7 @@ class ValuedKernels(FakeKernels):
         values = None if content is None else content.tolist()
         self._say_if_made_up(func, [tensor])
         if values is None and func is PACK:
-            values = self.answers.lengths(question(self.module(), func, args), func)
+            values = self.answers.lengths(request(self.module(), func, args), func)
         return values
 
     def _on_values(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
@@ -316,7 +318,7 @@ class ValuedKernels(FakeKernels):
         for tensor in written(func, args, kwargs) if func._schema.is_mutable else ():
             if isinstance(tensor, Fake):
                 storage = tensor.untyped_storage()
-                self.spoilt[storage._cdata] = storage
+                self.outdated[storage._cdata] = storage
         return out
 
 

@@ -17,10 +17,10 @@ import torch
 
 from ..data.memory_records import KV_CACHE
 from ..live import compat
-from ..live.stored import all_stored
+from ..live.storages import all_stored
 from ..live.structures import all_tensors, cached_tensors
 from ..table.forward import Frame, Listener
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 
 SIGN = "torchsummary_plus "
 

@@ -32,7 +32,7 @@ from ..data.memory_records import (
 )
 from ..live import compat
 from ..live.isolation import safe_point
-from ..trace.questions import OUTSIDE
+from ..trace.values import OUTSIDE
 from .history import Happened
 from .marks import COLLECT, STOP, NodeModules, read
 

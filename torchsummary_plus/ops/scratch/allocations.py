@@ -1,4 +1,4 @@
-"""Sizes of tensors and of the copies that a kernel makes, in bytes, and courses of allocations with named buffers."""
+"""Sizes of tensors and of the copies that a kernel makes, in bytes, and timelines of allocations with named buffers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..shapes.registry import is_channels_last
-from .registry import Alloc, Course, Free, Result, Step
+from .registry import Alloc, Free, Result, Step, Timeline
 
 INT64 = 8
 """Bytes of an index, and of the float64 or int64 that a Python number becomes."""
@@ -57,12 +57,12 @@ def copies(*tensors: Any) -> tuple[Alloc, ...]:
 
 @dataclass(slots=True)
 class Allocations:
-    """A course as it is written.
+    """A timeline as it is written.
 
     >>> steps = Allocations()
     >>> scores, order = steps.buffer(400), steps.buffer(800)
     >>> steps.free(scores)
-    >>> [step[0] for step in steps.course()]
+    >>> [step[0] for step in steps.timeline()]
     [400, 800, 0]
     """
 
@@ -89,26 +89,26 @@ class Allocations:
         for buffer in buffers:
             self.free(*self.append((buffer,)))
 
-    def append(self, course: Iterable[Step]) -> range:
-        """Append another course, whose buffers count from 0, and return the numbers that its buffers get."""
+    def append(self, timeline: Iterable[Step]) -> range:
+        """Append another timeline, whose buffers count from 0, and return the numbers that its buffers get."""
         first = self.count
-        for step in course:
+        for step in timeline:
             self.steps.append(Free(step.buffer + first) if isinstance(step, Free) else step)
             self.count += isinstance(step, Alloc)
         return range(first, self.count)
 
-    def course(self) -> Course:
-        """Return the course."""
+    def timeline(self) -> Timeline:
+        """Return the timeline."""
         return tuple(self.steps)
 
 
-def joined(*courses: Iterable[Step]) -> Course:
-    """Return courses one after another, each of which counts its buffers from 0.
+def joined(*timelines: Iterable[Step]) -> Timeline:
+    """Return timelines one after another, each of which counts its buffers from 0.
 
     >>> joined((Alloc(8),), (Alloc(4), Free(0)))[-1]
     Free(buffer=1)
     """
     steps = Allocations()
-    for course in courses:
-        steps.append(course)
-    return steps.course()
+    for timeline in timelines:
+        steps.append(timeline)
+    return steps.timeline()

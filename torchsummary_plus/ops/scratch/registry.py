@@ -83,19 +83,19 @@ class Handle(NamedTuple):
 
 Step = Result | Alloc | Free | Handle
 
-Course = tuple[Step, ...]
+Timeline = tuple[Step, ...]
 """A kernel's allocations one by one; results it does not name are allocated first."""
 
 
 class AtMost(NamedTuple):
     """Scratch with only an upper bound: an estimate names the operator and widens its range accordingly.
 
-    The bound comes on top of the kernel's known ``course``; None is that of an operator without a rule. An operator
+    The bound comes on top of the kernel's known ``timeline``; None is that of an operator without a rule. An operator
     that ``multiplies`` may also be the first to take cuBLAS's workspace.
     """
 
     nbytes: int | None
-    course: Course = ()
+    timeline: Timeline = ()
     multiplies: bool = False
 
 
@@ -103,11 +103,11 @@ UNKNOWN = AtMost(None)
 """Scratch without a bound of its own."""
 
 
-def most_bytes(course: Course) -> int:
+def most_bytes(timeline: Timeline) -> int:
     """Return the most scratch bytes that a kernel holds at once; they are freed before a doubt is recorded."""
     live: list[int] = []
     most = 0
-    for step in course:
+    for step in timeline:
         if isinstance(step, Alloc):
             live.append(step.nbytes)
             most = max(most, sum(live))
@@ -127,9 +127,9 @@ OLDEST = "2.6"
 """The oldest supported release of torch."""
 
 SCRATCH: dict[tuple[str, str], Rule] = {}
-"""-> the kernel's course, or :class:`AtMost` if only a bound is known.
+"""-> the kernel's timeline, or :class:`AtMost` if only a bound is known.
 
-A peak is a maximum and need not grow linearly with the batch; a course's steps do, and the replay finds the maximum.
+A peak is a maximum and need not grow linearly with the batch; a timeline's steps do, and the replay finds the maximum.
 """
 
 RESERVES: dict[tuple[str, str], Rule] = {}
@@ -190,11 +190,11 @@ def register_scratch(
             if (device, name) in SCRATCH or names.count(name) > 1:
                 raise InputError(f"{name} already has a scratch rule on {device}")
 
-        def course(*call: Any, **named: Any) -> Course | AtMost:
+        def timeline(*call: Any, **named: Any) -> Timeline | AtMost:
             nbytes = formula(*call, **named)
             return UNKNOWN if nbytes is None else (Alloc(max(0, nbytes)),)
 
-        rule = Rule(course, source, band, since=OLDEST)
+        rule = Rule(timeline, source, band, since=OLDEST)
         SCRATCH.update(dict.fromkeys([(device, name) for name in names], rule))
 
         def forget() -> None:

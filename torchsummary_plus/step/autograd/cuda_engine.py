@@ -21,7 +21,7 @@ import torch
 from ...data.errors import UnsupportedError
 from ...live import compat
 from ...live.cuda_guard import Slot
-from ...live.stored import is_transformed
+from ...live.storages import is_transformed
 from ...table.forward import Pass
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"
@@ -73,7 +73,7 @@ class CudaEngine:
             alone = _count_of_a_leaf_alone()
             self.fresh = [node for node in self.fresh if sys.getrefcount(node.variable) > alone]
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release all nodes; their leaves refer back here in cycles that Python cannot see."""
         self.lasting.clear()
         self.fresh.clear()
@@ -155,7 +155,7 @@ class CudaEngine:
     def _seen_as_meta(self, tensor: torch.Tensor) -> Any:
         """Return a view of a tensor whose node, like its leaf's, has no stream."""
         with (
-            self.watch.state.being(in_engine=True, as_meta=True, notifies=False),
+            self.watch.state.override(in_engine=True, as_meta=True, notifies=False),
             torch.enable_grad(),
             compat.no_function(),
         ):

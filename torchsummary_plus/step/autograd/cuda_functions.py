@@ -19,7 +19,7 @@ from torch.nn.functional import layer_norm, linear
 
 from ...data.capability import Capability
 from ...live import compat
-from ...live.stored import is_transformed
+from ...live.storages import is_transformed
 from ...live.versions import since
 from ...ops.backends import stands_for_cudnns
 from ...ops.dtypes import HALVES

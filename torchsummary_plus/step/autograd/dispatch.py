@@ -17,9 +17,9 @@ from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...table.forward import Pass
 from ...trace.kernels import tensors_of
-from ...trace.questions import Answers, note_at_one
 from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
+from ...trace.values import ValueSource, note_at_one
 from ..real_steps import asking_module
 from ..workspace import Workspaces
 from .cuda_engine import CudaEngine
@@ -41,7 +41,7 @@ class StepKernels(ValuedKernels):
     engine: CudaEngine | None = None
     """The autograd engine, once steps begin."""
 
-    def __init__(self, device: torch.device, answers: Answers) -> None:
+    def __init__(self, device: torch.device, answers: ValueSource) -> None:
         super().__init__(device, answers)
         self.writers: dict[int, tuple[int, Any]] = {}
         """By storage: the autograd node in which it was last written to, and the operator."""
@@ -92,7 +92,7 @@ class StepKernels(ValuedKernels):
             return args[0]
         func, kwargs = self._without_mode(func, args, kwargs, number, node), self._off_meta(args, kwargs)
         try:
-            with state.being(in_engine=False):
+            with state.override(in_engine=False):
                 out = self._with_guesses(func, args, kwargs)
         except Exception as error:
             note_node(error)
@@ -222,7 +222,7 @@ def engine_watched(functions: StepFunctions, workspaces: Workspaces) -> Iterator
     def watched(roots: Any, gradients: Any, keeps_graph: bool, creates_graph: bool, *args: Any, **kwargs: Any) -> Any:
         first = compat.sequence_number()
         with (
-            functions.watch.state.being(in_engine=True),
+            functions.watch.state.override(in_engine=True),
             torch.autograd.set_multithreading_enabled(False),
             nullcontext() if is_on() else copy(functions),
         ):
@@ -237,7 +237,7 @@ def engine_watched(functions: StepFunctions, workspaces: Workspaces) -> Iterator
     def differentiating() -> Iterator[int]:
         state = functions.watch.state
         is_outermost = state.differentiates or compat.transform_level() is None
-        with state.being(differentiates=is_outermost), differentiate() as level:
+        with state.override(differentiates=is_outermost), differentiate() as level:
             yield level
 
     with compat.replaced(all_in_pass({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating})):

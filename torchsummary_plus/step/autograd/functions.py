@@ -30,9 +30,9 @@ from ...live.isolation import in_pass
 from ...live.structures import CLASSES
 from ...table.forward import Pass
 from ...trace.kernels import NUMBER_BYTES
-from ...trace.questions import ARRAY, question
 from ...trace.state import Composite
 from ...trace.valued_kernels import longest_target
+from ...trace.values import ARRAY, request
 from ..real_steps import MAKERS, READS, one_hot, read_out
 from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cuda_function, encoder_layer
@@ -128,7 +128,7 @@ class StepFunctions(TorchFunctionMode):
         if not isinstance(tensor, Fake):
             for how in kernels.made_up_by([tensor]):
                 kernels.answers.assume(kernels.module(), func.__name__, how)
-            kernels.answers.count(question(kernels.module(), ARRAY, (tensor,)))
+            kernels.answers.count(request(kernels.module(), ARRAY, (tensor,)))
         return func(tensor, *args, **kwargs)
 
     def _composite(self, kind: Composite, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +137,7 @@ class StepFunctions(TorchFunctionMode):
         Inside a recurrent layer no mode sees the products of all steps. Source of attention's sum:
         aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
-        with self.watch.state.being(composite=None if self.watch.is_in_mode() else kind):
+        with self.watch.state.override(composite=None if self.watch.is_in_mode() else kind):
             return func(*args, **kwargs)
 
     def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -226,7 +226,7 @@ _FINITE = {
 
 
 def _finite(func: Any, input: torch.Tensor) -> torch.Tensor:
-    """Assume that values no real pass has told are finite: the memory of a failing step is not the question."""
+    """Assume that values no real pass has told are finite: the memory of a failing step is not the request."""
     out: torch.Tensor = func(input)
     if out.numel() > MASK:
         return out

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...live import compat
 from ...live.fakes import follow_renewals
-from ...live.stored import stored
+from ...live.storages import stored
 from ...trace.kernels import NUMBER_BYTES
 
 aten = torch.ops.aten
@@ -56,7 +56,7 @@ Source: aten/src/ATen/native/BatchLinearAlgebra.cpp, ``linalg_svdvals``, ``linal
 class SavedNumbers:
     """Passes the storages of kept numbers to ``record``, for the module that ran the product, with an error band.
 
-    A node exists only after its operator has returned, so :meth:`settle` looks for it at the next event. Python cannot
+    A node exists only after its operator has returned, so :meth:`finish` looks for it at the next event. Python cannot
     reach the node of a write to a view; its number counts until the step ends, and may not be kept at all.
     """
 
@@ -76,7 +76,7 @@ class SavedNumbers:
             self._of_views.append(torch.UntypedStorage(NUMBER_BYTES[type(args[1])]))
             self._record(self._of_views[-1], 1.0)
 
-    def settle(self, is_over: bool = False) -> None:
+    def finish(self, is_over: bool = False) -> None:
         """Record the number kept by the last operator's node, if any; release those of views when a step is over."""
         result, self._pending = self._pending, None
         out = None if result is None else result()

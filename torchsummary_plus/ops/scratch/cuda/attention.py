@@ -18,7 +18,7 @@ from ....data.units import ceil_div, round_up
 from ....live.versions import since
 from ...dtypes import HALVES
 from ..allocations import buffers, results
-from ..registry import GUESS, UNKNOWN, Alloc, AtMost, Course, Free, Result, reserve, scratch
+from ..registry import GUESS, UNKNOWN, Alloc, AtMost, Free, Result, Timeline, reserve, scratch
 
 FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
 SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
@@ -49,7 +49,7 @@ def _is_turned(tensor: Any) -> bool:
 
 
 @scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=SPLITTING)
-def flash(chip: Chip, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> Course:
+def flash(chip: Chip, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> Timeline:
     """With dropout a second copy of the random state; without, a short batch has a share of the output per split.
 
     A single row of grouped queries runs as one row per query of a group. The keys are split in the fewest ways that
@@ -79,7 +79,7 @@ def _rounded(width: int) -> int:
 
 
 @scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH)
-def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Course:
+def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Timeline:
     """One number per row, the queries' gradient in fp32, and with grouped heads each head's share of key and value.
 
     Rows are rounded up to 128, head sizes up to 128 to 32 and larger ones to 64. Copies of non-contiguous tensors come
@@ -103,14 +103,14 @@ reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN)(
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=GUESS)
-def cudnn(out: Any, *_: Any, **__: Any) -> Course:
+def cudnn(out: Any, *_: Any, **__: Any) -> Timeline:
     """Seed and offset are allocated first."""
     output, logsumexp, *state = results(out)
     return *state, output, logsumexp, Alloc(STATE, GUESS)
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=GUESS)
-def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> Course:
+def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> Timeline:
     """The queries' gradient in fp32 and one number per row; grouped heads as in flash attention."""
     batch, heads, rows, width = query.shape
     gradient: int = batch * heads * rows * (4 * width + 4)
@@ -133,7 +133,7 @@ def _seeds_on_gpu(dropout: float) -> bool:
 @scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD)
 def efficient(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
-) -> Course:
+) -> Timeline:
     """The output in fp32, if its dtype is another and its rows are too wide for registers; seeds come first."""
     is_kept = value.shape[-1] <= WIDEST_IN_REGISTERS or out[0].element_size() == 4
     accumulated = 0 if is_kept else 4 * out[0].numel()
@@ -146,7 +146,7 @@ def efficient(
 def efficient_backward(
     chip: Chip, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
     logsumexp: Any, seed: Any, offset: Any, dropout: float = 0.0, *_: Any, **__: Any,
-) -> Course | AtMost:  # fmt: skip
+) -> Timeline | AtMost:  # fmt: skip
     """One number per row, and fp32 tiles in which the gradients accumulate.
 
     fp32 kernels do not compute the row sums themselves, so the full products precede them. Grouped heads have

@@ -21,7 +21,7 @@ from ....data.capability import Capability, Chip
 from ....data.units import MIB, round_up
 from ....live.versions import since
 from ...shapes.registry import is_dense
-from ..registry import UNKNOWN, Alloc, AtMost, Course, Handle, Result, scratch
+from ..registry import UNKNOWN, Alloc, AtMost, Handle, Result, Timeline, scratch
 
 HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
@@ -101,14 +101,14 @@ scratch("cuda", "aten::dot", "aten::vdot", "aten::linear", source=HANDLES)(
 @scratch(
     "cuda", "aten::addbmm", "aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd", source=HANDLES
 )
-def several(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course | AtMost:
+def several(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline | AtMost:
     """The workspace, beside some of what the operator allocates for several products."""
-    course = cublas(chip, *operands[:3])
-    return course if are_workspaces_kept() or not course else AtMost(course[0].nbytes)
+    timeline = cublas(chip, *operands[:3])
+    return timeline if are_workspaces_kept() or not timeline else AtMost(timeline[0].nbytes)
 
 
 @scratch("cuda", "aten::mm", "aten::mm.dtype", "aten::addmm.dtype", source=SOURCE)
-def product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course | AtMost:
+def product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline | AtMost:
     """Copies of unreadable factors of a matrix product, the last two matrices, which an addend may precede."""
     a, b = _tensors(operands)[-2:]
     if not a.layout is b.layout is torch.strided:  # By cuSPARSE, with a handle of its own: SparseBlasImpl.cpp.
@@ -117,7 +117,7 @@ def product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course | AtMost:
 
 
 @scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE)
-def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any) -> Course | AtMost:
+def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any) -> Timeline | AtMost:
     """A bias for each column is added by cublasLt, with a workspace of its own before torch 2.13 and from 2.15 on.
 
     Source: ``isInputCompliesAddmmCudaLt`` in aten/src/ATen/native/cuda/Blas.cpp.
@@ -136,7 +136,7 @@ def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: 
 
 
 @scratch("cuda", "aten::bmm", "aten::bmm.dtype", "aten::baddbmm", "aten::baddbmm.dtype", source=SOURCE)
-def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course:
+def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline:
     """Copies of unreadable factors of a batched product, which Triton's outer products read in place."""
     *added, a, b = _tensors(operands)
     if not added and is_outer_product(a, b):
@@ -145,7 +145,7 @@ def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course:
 
 
 @scratch("cuda", "aten::mv", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, mv and addmv_out")
-def by_vector(chip: Chip, out: Any, *operands: Any, **_: Any) -> Course:
+def by_vector(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline:
     """Copies of an expanded vector, and of a matrix whose rows and columns are both apart."""
     matrix, vector = _tensors(operands)[-2:]
     if not matrix.numel():
@@ -159,7 +159,7 @@ def _tensors(operands: tuple[Any, ...]) -> list[torch.Tensor]:
     return [operand for operand in operands if isinstance(operand, torch.Tensor)]
 
 
-def _copies(*tensors: Any, is_readable: Callable[[Any], bool]) -> Course:
+def _copies(*tensors: Any, is_readable: Callable[[Any], bool]) -> Timeline:
     if not all(map(torch.Tensor.numel, tensors)):
         return ()
     return tuple(Alloc(t.nbytes) for t in tensors if not is_readable(t))
@@ -204,7 +204,7 @@ MAPS = 4 * 128
 
 
 @scratch("cuda", "aten::_grouped_mm", source=GROUPED)
-def grouped(chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Course | AtMost:
+def grouped(chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Timeline | AtMost:
     """In one kernel, its arguments for each group, then descriptors for each multiprocessor; else by cuBLAS in turn.
 
     Two addresses of a tensor are aligned together.
@@ -213,5 +213,5 @@ def grouped(chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **_
         return cublas(chip, a, b)
     groups = next((len(factor) for factor in (a, b) if factor.dim() == 3), 0) or len(offs)
     arguments = 3 * POINTER * round_up(groups, 2) + (STRIDES + SIZES) * groups
-    course = Result(0), Alloc(arguments), Alloc(MAPS * chip.multiprocessors)
-    return course if chip == HOPPER else AtMost(3 * course[2].nbytes, course)
+    timeline = Result(0), Alloc(arguments), Alloc(MAPS * chip.multiprocessors)
+    return timeline if chip == HOPPER else AtMost(3 * timeline[2].nbytes, timeline)

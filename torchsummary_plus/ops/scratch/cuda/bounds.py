@@ -15,7 +15,7 @@ import torch
 from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
 from ..allocations import INT64
-from ..registry import DOUBT, OLDEST, AtMost, Course, Handle, Register, reserve, scratch
+from ..registry import DOUBT, OLDEST, AtMost, Handle, Register, Timeline, reserve, scratch
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
 SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's storage for sorts and scans"
@@ -174,7 +174,7 @@ def unique_rows(
     return None, None if inverse else 0, None if counts else 0
 
 
-def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int = MIN_BLOCK) -> Course:
+def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int = MIN_BLOCK) -> Timeline:
     """Return the storages that the first call enlarges, by what they grow in blocks of so many bytes.
 
     With a scale per channel, which is the first axis, it resizes the least and largest values, scales and zero points.
@@ -190,4 +190,4 @@ def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int
 @_bounds(OBSERVER.removeprefix("aten::"))
 def observed(out: Any, *args: Any) -> AtMost:
     """As many copies as other bounds; source: quantized/cuda/FusedObsFakeQuant.cu."""
-    return Bound(4)(out, *args)._replace(course=observers(out, *args))
+    return Bound(4)(out, *args)._replace(timeline=observers(out, *args))

@@ -24,7 +24,7 @@ from ....data.capability import Capability, Chip
 from ...backends import FORMATS, allows_tf32, takes_cudnn
 from ...shapes.registry import is_channels_last
 from ..allocations import Allocations, buffers, copied, copies, suggested
-from ..registry import Alloc, AtMost, Course, Result, reserve, scratch
+from ..registry import Alloc, AtMost, Result, Timeline, reserve, scratch
 from .blas import cublas
 from .cudnn.backend import Kind, Question
 from .cudnn.queries import Cudnn
@@ -117,8 +117,10 @@ def operands(x: Any, weight: Any) -> tuple[tuple[Alloc, ...], Tensor, Tensor]:
 
 
 @scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
-def convolution(chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> Course | AtMost:
-    """Return the course of the forward; a transposed convolution runs the other's backward kernel.
+def convolution(
+    chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, *settings: Any
+) -> Timeline | AtMost:
+    """Return the timeline of the forward; a transposed convolution runs the other's backward kernel.
 
     An empty batch is multiplied by the weight, flat.
     """
@@ -137,14 +139,14 @@ def convolution(chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: A
         if conv.transposed:
             kind, first, second = Kind.BACKWARD_DATA, second, first
         steps.temporary(*workspaces(conv, cudnn, chip, kind, layout, first, kernel, second))
-    return steps.course()
+    return steps.timeline()
 
 
 @scratch("cuda", "aten::convolution_backward", source=SOURCE)
 def convolution_backward(
     chip: Chip, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, *settings: Any
-) -> Course | AtMost:
-    """Return the course of the gradients of input and weights, then of the bias, a sum over all axes but the channels'.
+) -> Timeline | AtMost:
+    """Return the timeline of gradients of input and weights, then of the bias, a sum over all axes but the channels'.
 
     Source of the sum: ``grad_output.sum`` in ``convolution_backward``.
     """
@@ -164,7 +166,7 @@ def convolution_backward(
     if wanted[2]:
         steps.result(sum(wanted) - 1)
         steps.append(sum_course(chip, grad, (0, *range(2, grad.dim()))))
-    return steps.course()
+    return steps.timeline()
 
 
 @reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
@@ -291,8 +293,8 @@ def _bound(conv: Convolution, chip: Chip, x: Tensor, weight: Tensor, y: Sequence
 
 
 def forward_columns(
-    conv: Convolution, chip: Chip, line: Course, x: Tensor, weight: Tensor, y: Sequence[int], biased: bool
-) -> Course | AtMost:
+    conv: Convolution, chip: Chip, line: Timeline, x: Tensor, weight: Tensor, y: Sequence[int], biased: bool
+) -> Timeline | AtMost:
     """Return the allocations of the forward with the output shape ``y``, after those of ``line``.
 
     Volumes have a bound.
@@ -316,12 +318,12 @@ def forward_columns(
         steps.free(ones, unfolded, read)
     if groups > 1:
         steps.result(0)
-    return steps.course()
+    return steps.timeline()
 
 
 def backward_columns(
-    conv: Convolution, chip: Chip, line: Course, x: Tensor, weight: Tensor, grad: Tensor, wanted: Sequence[bool]
-) -> Course | AtMost:
+    conv: Convolution, chip: Chip, line: Timeline, x: Tensor, weight: Tensor, grad: Tensor, wanted: Sequence[bool]
+) -> Timeline | AtMost:
     """Return the allocations of the gradients of input, weight and bias; volumes and dilated ones have a bound."""
     if x.dim() == 5 or (conv.is_dilated and not conv.transposed):
         return _bound(conv, chip, x, weight, grad.shape)
@@ -330,7 +332,7 @@ def backward_columns(
     steps.append((*line, *copies(x, weight)))
     if groups == 1:
         _backward(steps, steps.result, conv, chip, columns, grad, wanted)
-        return steps.course()
+        return steps.timeline()
     part, slope = (tensor.narrow(1, 0, tensor.shape[1] // groups) for tensor in (x.contiguous(), grad))
     sizes = part.nbytes, weight.nbytes // groups, slope.shape[1] * x.itemsize
     parts = [size for size, is_wanted in zip(sizes, wanted) if is_wanted]
@@ -340,7 +342,7 @@ def backward_columns(
         _backward(steps, take, conv, chip, columns, slope.contiguous(memory_format=suggested(slope)), wanted)
         steps.free(*reversed(read))
     steps.result(*range(sum(wanted)))
-    return steps.course()
+    return steps.timeline()
 
 
 def _backward(

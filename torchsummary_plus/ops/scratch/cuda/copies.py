@@ -14,7 +14,7 @@ import torch
 
 from ...shapes.registry import is_dense
 from ..allocations import INT64, Allocations, buffers, copied, copies, results, suggested
-from ..registry import Alloc, Course, Free, Result, reserve, scratch
+from ..registry import Alloc, Free, Result, Timeline, reserve, scratch
 from .sorting import scan_of_row
 
 SOURCE = "aten/src/ATen/native/cuda/"
@@ -23,31 +23,31 @@ FEWEST_CHANNELS = 4
 """Channels from which upsampling reads channels-last images."""
 
 
-def _plain(*positions: int) -> Callable[..., Course]:
+def _plain(*positions: int) -> Callable[..., Timeline]:
     """Return a formula: the results, then contiguous copies of the arguments at these positions."""
 
-    def formula(out: Any, *args: Any, **_: Any) -> Course:
+    def formula(out: Any, *args: Any, **_: Any) -> Timeline:
         return *results(out), *copies(*(args[place] for place in positions))
 
     return formula
 
 
-def _in_inputs_format(*others: int) -> Callable[..., Course]:
+def _in_inputs_format(*others: int) -> Callable[..., Timeline]:
     """Return a formula for gradients: input, gradient and the arguments at ``others`` in the input's format."""
 
-    def formula(out: Any, grad: Any, x: Any, *args: Any) -> Course:
+    def formula(out: Any, grad: Any, x: Any, *args: Any) -> Timeline:
         read = (x, grad, *(args[place - 2] for place in others))
         return *results(out), *buffers(*(copied(tensor, suggested(x)) for tensor in read))
 
     return formula
 
 
-def _all_plain(out: Any, x: Any, *_: Any) -> Course:
+def _all_plain(out: Any, x: Any, *_: Any) -> Timeline:
     """Results that are not contiguous are computed apart, from a contiguous input."""
     return *results(out), *copies(*(out if isinstance(out, (tuple, list)) else (out,)), x)
 
 
-def _in_kernels_format(out: Any, read: Any, *_: Any) -> Course:
+def _in_kernels_format(out: Any, read: Any, *_: Any) -> Timeline:
     """A copy of what is read in the layout of the kernel, which writes channels-last images of few channels apart."""
     if suggested(read) is not torch.channels_last:
         return Result(0), *copies(read)
@@ -56,7 +56,7 @@ def _in_kernels_format(out: Any, read: Any, *_: Any) -> Course:
     return Result(0), Alloc(out.nbytes), *copies(read)
 
 
-_RULES: tuple[tuple[Callable[..., Course], str, tuple[str, ...]], ...] = (
+_RULES: tuple[tuple[Callable[..., Timeline], str, tuple[str, ...]], ...] = (
     # A copy of an input that is neither contiguous nor channels-last.
     (lambda out, x, *_: (*results(out), *buffers(copied(x, suggested(x)))), "AveragePool2d.cu, DilatedMaxPool*.cu",
      ("avg_pool2d", "max_pool2d_with_indices", "max_pool3d_with_indices")),
@@ -157,7 +157,7 @@ reserve("cuda", "aten::im2col", "aten::col2im", source=f"{SOURCE}Im2Col.cu, Col2
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod", source=f"{SOURCE}ScanKernels.cpp, ScanUtils.cuh")
-def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Course:
+def running(out: Any, x: Any, dim: int, *_: Any, **__: Any) -> Timeline:
     """The input in the result's dtype, a contiguous copy, and for one row of numbers CUB's storage.
 
     Source of the conversion: aten/src/ATen/native/ReduceOps.cpp, ``impl_func_cum_ops``.
@@ -192,7 +192,7 @@ scratch("cuda", "aten::_to_copy", source=TRANSFERS)(
 
 
 @scratch("cuda", "aten::roll", source=f"{SOURCE}TensorTransformations.cu, roll_cuda")
-def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Course:
+def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Timeline:
     """A contiguous copy of the input, and one rolled tensor for each axis but the last, each freed by the next."""
     steps = Allocations()
     previous = list(steps.append(copies(x)))
@@ -201,4 +201,4 @@ def roll(out: Any, x: Any, shifts: Any, dims: Any = (), *_: Any) -> Course:
         steps.free(*previous)
         previous = [rolled]
     steps.result(0)
-    return steps.course()
+    return steps.timeline()

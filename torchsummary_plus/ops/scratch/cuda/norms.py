@@ -19,14 +19,14 @@ from ....live.versions import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
 from ...shapes.registry import is_channels_last, is_dense, preserved_strides
 from ..allocations import Allocations, buffers, copied, copies, joined, results, suggested
-from ..registry import DOUBT, Alloc, AtMost, Course, Free, Result, scratch
-from .reductions import Reduction, course, extreme, staged, summing
+from ..registry import DOUBT, Alloc, AtMost, Free, Result, Timeline, scratch
+from .reductions import Reduction, extreme, staged, summing, timeline
 
 LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"
 
 
 @scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM)
-def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Course:
+def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Timeline:
     """A contiguous copy of the input; the output comes before the statistics."""
     return *copies(x), *results(out)
 
@@ -40,14 +40,14 @@ TILE, MOST_BLOCKS = 32, 32 << 10
 @scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM)
 def layer_norm_backward(
     chip: Chip, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any, gradients: int = 2
-) -> Course:
+) -> Timeline:
     """Copies of non-contiguous tensors; for many rows, partial sums of each weight's gradient, reduced one by one."""
     steps = Allocations()
     steps.append((*copies(x), *results(out), *copies(grad)))
     rows = rstd.numel()
     width = x.numel() // max(1, rows)
     if weight is None or rows <= MANY_ROWS or width // TILE >= chip.multiprocessors // 2:
-        return steps.course()
+        return steps.timeline()
     parts = min(MOST_BLOCKS // ceil_div(width, TILE), ceil_div(rows, TILE))
     size = weight.element_size()
     for _gradient in range(gradients):
@@ -56,7 +56,7 @@ def layer_norm_backward(
     stages = staged(chip, over_parts, summing(weight.dtype)) or ()
     for _gradient in range(gradients):
         steps.free(*reversed([steps.buffer(nbytes) for nbytes in (width * size, *stages)]))
-    return steps.course()
+    return steps.timeline()
 
 
 # With the weight's gradient only.
@@ -88,7 +88,7 @@ def _is_read_by_channel(x: Any, places: int) -> bool:
 
 
 @scratch("cuda", "aten::native_group_norm", source=GROUP_NORM)
-def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, *_: Any) -> Course:
+def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, *_: Any) -> Timeline:
     """A factor and a summand for each channel of each sample; in rows, only with weights and several places.
 
     Operands in another layout are copied: after the results, but before them by torch's composite operator until 2.13.
@@ -109,7 +109,7 @@ def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: in
 @scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM)
 def group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
-) -> Course:
+) -> Timeline:
     """Copies, sums for each channel, and the input's factors: two of each group, and in rows one of each channel."""
     is_whole, is_last, layout = since(WHOLE_OPERATOR_SINCE), _is_read_by_channel(x, hxw), _read_layout(x)
     if is_whole and not x.numel():
@@ -118,7 +118,7 @@ def group_norm_backward(
     per_channel, per_group = Alloc(n * c * size), Alloc(n * groups * size)
     read = buffers(*(copied(tensor, layout) for tensor in (grad, x)))
     sums = () if is_whole and hxw == 1 and not is_last else (per_channel, per_channel)
-    start: Course = (*read, *copies(mean, rstd, weight), *results(out), *sums)
+    start: Timeline = (*read, *copies(mean, rstd, weight), *results(out), *sums)
     if out[0] is None:
         return start
     is_scaled = weight is not None and hxw > 1 and not is_last
@@ -143,7 +143,7 @@ scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)(
 @scratch("cuda", "aten::native_batch_norm", source=BATCH_NORM)
 def native_batch_norm(
     chip: Chip, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
-) -> Course | AtMost:
+) -> Timeline | AtMost:
     """In training staging for rows of channels; other layouts have a bound, and scalars for parameters.
 
     Source: Normalization.cu, ``batch_norm_choose_impl``, which counts volumes in channels last among the others.
@@ -156,15 +156,15 @@ def native_batch_norm(
     if x.is_contiguous() or is_image:
         if training and (x.stride(1) == 1 or not x.is_contiguous()):
             steps.append(map(Alloc, _staging(x, 4 * size)))
-        return steps.course()
+        return steps.timeline()
     steps.append(Alloc(size) for parameter in (weight, bias) if parameter is None)
-    return AtMost(DOUBT * x.nbytes, steps.course()) if training else steps.course()
+    return AtMost(DOUBT * x.nbytes, steps.timeline()) if training else steps.timeline()
 
 
 @scratch("cuda", "aten::native_batch_norm_backward", source=BATCH_NORM)
 def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
-) -> Course:
+) -> Timeline:
     """For rows of channels two sums each, the weights' gradients and staging buffers, ahead of the input's gradient.
 
     One kernel does without sums, for an input that is not rows of channels. Statistics that are not saved, as by cuDNN
@@ -190,7 +190,7 @@ def native_batch_norm_backward(
         steps.append((per_channel, per_channel) if out[0] is not None else ())
         steps.append(places[place] for place in (1, 2) if place in places)
     steps.append(() if out[0] is None else (places[0],))
-    return steps.course()
+    return steps.timeline()
 
 
 def _staging(x: Tensor, size: int) -> tuple[int, ...]:
@@ -207,20 +207,20 @@ def _staging(x: Tensor, size: int) -> tuple[int, ...]:
 
 
 @scratch("cuda", "aten::_safe_softmax", source="aten/src/ATen/native/transformers/attention.cpp, _safe_softmax")
-def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> Course:
+def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> Timeline:
     """A copy for the softmax; masks of -inf elements and of rows of nothing else, and the value that replaces those."""
     if not x.numel():
         return ()
     copied = copies(x)
-    softmax: Course = (Result(0), *copied, *(Free(place) for place in range(len(copied))))
+    softmax: Timeline = (Result(0), *copied, *(Free(place) for place in range(len(copied))))
     masks = Alloc(x.numel()), Alloc(x.numel() // x.shape[dim])
     mask = torch.empty_strided(x.shape, preserved_strides(x), dtype=torch.bool, device="meta")
-    stages = course(chip, mask, [dim], torch.bool, extreme(torch.bool))
+    stages = timeline(chip, mask, [dim], torch.bool, extreme(torch.bool))
     return joined(softmax, masks, stages, (Alloc(out.element_size()),))
 
 
 @scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu")
-def softmax_backward(out: Any, grad: Any, *_: Any) -> Course:
+def softmax_backward(out: Any, grad: Any, *_: Any) -> Timeline:
     """The product of gradient and output, in the gradient's layout, and a contiguous copy of it."""
     product = Alloc(grad.nbytes)
     return (product, product) if is_dense(grad) and not grad.is_contiguous() else (product,)

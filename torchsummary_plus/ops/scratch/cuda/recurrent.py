@@ -12,7 +12,7 @@ from typing import Any
 from ....data.capability import Chip
 from ....data.units import MIB, round_up
 from ..allocations import copies
-from ..registry import GUESS, Alloc, Course, Handle, Result, reserve, scratch
+from ..registry import GUESS, Alloc, Handle, Result, Timeline, reserve, scratch
 
 CUDNN_RNN = (
     "cudnnGetRNNTempSpaceSizes of cuDNN 9.20; as printed in pytorch/pytorch#2895, 4 layers of 320 at 25,000 steps"
@@ -145,7 +145,7 @@ STATES_PER_THREAD = 24
 
 
 @scratch("cuda", "aten::_cudnn_rnn", source=f"{CUDNN_RNN}; {STATES}", band=GUESS)
-def cudnn_rnn_scratch(chip: Chip, out: Any, x: Any, *call: Any) -> Course:
+def cudnn_rnn_scratch(chip: Chip, out: Any, x: Any, *call: Any) -> Timeline:
     """A copy of a non-contiguous input, the workspace, and the random states of dropout, which torch keeps."""
     run, trains = _run(x, *call)
     workspace = Alloc(run.workspace_bytes(trains), GUESS)

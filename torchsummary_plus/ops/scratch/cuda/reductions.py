@@ -23,7 +23,7 @@ from ...dtypes import HALVES
 from ...shapes.registry import preserved_strides
 from ...strides import order_of_axes
 from ..allocations import Allocations, copies, joined, results
-from ..registry import Alloc, AtMost, Course, reserve, scratch
+from ..registry import Alloc, AtMost, Timeline, reserve, scratch
 
 SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32
@@ -98,7 +98,7 @@ def staged(chip: Chip, what: Reduction, kind: Kind) -> tuple[int, int] | None:
     return kind.accumulated * outputs * sharing * (1 if on_fastest else width * vector), 4 * grid
 
 
-def course(chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtype, kind: Kind) -> Course:
+def timeline(chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtype, kind: Kind) -> Timeline:
     """Return a reduction's allocations besides its result: a cast copy, an accumulation buffer, staging buffers."""
     if tensor.numel() < 2:
         return ()
@@ -115,12 +115,12 @@ def course(chip: Chip, tensor: Any, axes: Collection[int], out_dtype: torch.dtyp
         if sizes is not None:
             partial, semaphores = map(steps.buffer, sizes)
             steps.free(semaphores, partial)
-    return steps.course()
+    return steps.timeline()
 
 
-def sum_course(chip: Chip, tensor: Any, axes: Collection[int]) -> Course:
+def sum_course(chip: Chip, tensor: Any, axes: Collection[int]) -> Timeline:
     """Return the allocations of a sum in the tensor's own dtype, besides its result."""
-    return course(chip, tensor, axes, tensor.dtype, summing(tensor.dtype))
+    return timeline(chip, tensor, axes, tensor.dtype, summing(tensor.dtype))
 
 
 def axes_of(dim: Any) -> list[int]:
@@ -134,13 +134,13 @@ def _register(
     """Register reductions whose axes are at one position among the arguments after the tensor."""
 
     @scratch("cuda", *(f"aten::{name}" for name in operators), source=SOURCE)
-    def formula(chip: Chip, out: Any, tensor: Any, *args: Any, **kwargs: Any) -> Course:
+    def formula(chip: Chip, out: Any, tensor: Any, *args: Any, **kwargs: Any) -> Timeline:
         dim = kwargs.get("dim") if dim_at is None or len(args) <= dim_at else args[dim_at]
         result = (out[0] if isinstance(out, (tuple, list)) else out).dtype
         lowered = tensor.dtype in HALVES and result is torch.float32
         becomes_real = tensor.is_complex() and not result.is_complex
         dtype = tensor.dtype if lowered or becomes_real or not casts else result
-        return course(chip, tensor, axes_of(dim), result, kind_of(dtype))
+        return timeline(chip, tensor, axes_of(dim), result, kind_of(dtype))
 
 
 _register(("sum", "mean", "prod", "nansum"), summing, None, casts=True)
@@ -159,32 +159,32 @@ _register(("max.dim", "min.dim"), _indexed, 0)
     *(f"aten::{name}.correction" for name in ("var", "std", "var_mean", "std_mean")),
     source="aten/src/ATen/native/ReduceOps.cpp, std_var_out",
 )
-def variance(chip: Chip, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Course | AtMost:
+def variance(chip: Chip, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Timeline | AtMost:
     """As a sum; of complex numbers those of real and imaginary parts, one after the other, have only a bound."""
     if tensor.is_complex():
         return AtMost(4 * tensor.numel() * tensor.element_size())
     # Mean, deviation and count (as int32 and as float; SharedReduceOps.h, ``WelfordData``), padded beside doubles.
     kind = Kind(32 if tensor.dtype is torch.float64 else 16, 2, tensor.dtype)
-    return course(chip, tensor, axes_of(dim), tensor.dtype, kind)
+    return timeline(chip, tensor, axes_of(dim), tensor.dtype, kind)
 
 
 @scratch("cuda", "aten::argmax", "aten::argmin", source=SOURCE)
-def place_of_extreme(chip: Chip, out: Any, tensor: Any, dim: int | None = None, keepdim: bool = False) -> Course:
+def place_of_extreme(chip: Chip, out: Any, tensor: Any, dim: int | None = None, keepdim: bool = False) -> Timeline:
     """A copy in a row, if all elements are reduced and do not lie in one."""
     copied = () if dim is not None else copies(tensor)
     read = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") if copied else tensor
-    staging = course(chip, read, axes_of(dim), out.dtype, _indexed(tensor.dtype))
+    staging = timeline(chip, read, axes_of(dim), out.dtype, _indexed(tensor.dtype))
     return joined(results(out), copied, staging)
 
 
 @scratch("cuda", "aten::max", "aten::min", "aten::aminmax", source=SOURCE)
-def extremes(chip: Chip, out: Any, tensor: Any, *, dim: int | None = None, **_: Any) -> Course:
+def extremes(chip: Chip, out: Any, tensor: Any, *, dim: int | None = None, **_: Any) -> Timeline:
     """A contiguous copy, if all elements are reduced; ``aminmax`` accumulates both values."""
     kind = extreme(tensor.dtype)
     if isinstance(out, (tuple, list)):
         kind = replace(kind, accumulated=2 * kind.accumulated)
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    staging = course(chip, copy if dim is None else tensor, axes_of(dim), tensor.dtype, kind)
+    staging = timeline(chip, copy if dim is None else tensor, axes_of(dim), tensor.dtype, kind)
     return joined(copies(tensor) if dim is None else (), staging)
 
 
@@ -200,7 +200,7 @@ def pairs(x: Any, other: Any) -> int:
     return int(prod(torch.broadcast_shapes(x.shape, other.shape)))
 
 
-def _reduced(chip: Chip, out: Any, count: int) -> Course:
+def _reduced(chip: Chip, out: Any, count: int) -> Timeline:
     """Return the staging buffers of a mean or sum of ``count`` losses."""
     losses = torch.empty(count, dtype=out.dtype, device="meta")
     return sum_course(chip, losses, [0])
@@ -214,7 +214,7 @@ reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=L
 
 
 @scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)
-def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Course:
+def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Timeline:
     """A loss per element besides the result's storage, then the mean's buffers."""
     if not reduction:
         return ()
@@ -223,7 +223,7 @@ def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEA
 
 
 @scratch("cuda", "aten::binary_cross_entropy", source=LOSS)
-def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Course:
+def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Timeline:
     """The losses are in the result's storage; the mean is copied there."""
     return joined((Alloc(out.element_size()),), _reduced(chip, out, x.numel())) if reduction else ()
 
@@ -232,7 +232,7 @@ def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None,
 def cross_entropy_with_logits(
     chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None,
     reduction: int = MEAN,
-) -> Course:  # fmt: skip
+) -> Timeline:  # fmt: skip
     """``log_sigmoid``, which ``pos_weight`` multiplies by a weight per element; then ``1 - target``, the later loss."""
     steps = Allocations()
     steps.buffer(x.nbytes)
@@ -246,7 +246,7 @@ def cross_entropy_with_logits(
     steps.result(0)
     if reduction:
         steps.append(_reduced(chip, out, x.numel()))
-    return steps.course()
+    return steps.timeline()
 
 
 # The buffer, which only the CPU's backward reads, is empty.

@@ -22,7 +22,7 @@ from ....data.units import MIB, ceil_div, round_up
 from ...shapes.registry import is_dense
 from ..allocations import INT64, Allocations, buffers, copied, copies, flattened, joined, results
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
-from ..registry import DOUBT, Alloc, AtMost, Course, Result, reserve, scratch
+from ..registry import DOUBT, Alloc, AtMost, Result, Timeline, reserve, scratch
 
 SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 SMALL = 4096
@@ -32,7 +32,7 @@ LARGE, FEW = 1_000_000, 128
 
 
 @scratch("cuda", "aten::sort", "aten::sort.stable", source=SORT)
-def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Course:
+def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Timeline:
     """The order of one row, or of all elements with CUB's storage; copies of what is not along the axis."""
     dim = kwargs.get("dim", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), -1))
     if not x.dim() or not x.numel():
@@ -58,7 +58,7 @@ def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Course:
         storage = steps.buffer(radix_sort(chip, count, key, INT64))
         steps.free(storage, keys)
         steps.buffer(radix_sort(chip, count, INT64, 0, rows.bit_length(), overwrites=True))
-    return steps.course()
+    return steps.timeline()
 
 
 SEVERAL = ((20, 20_000), (40, 10_000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
@@ -75,19 +75,19 @@ COUNTER = 2
 @scratch("cuda", "aten::topk", source="aten/src/ATen/native/cuda/TensorTopK.cu")
 def topk(
     chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
-) -> Course | AtMost:
+) -> Timeline | AtMost:
     """A contiguous copy and the search; the order of more than 4,096 elements of a slice has a bound."""
     if not x.dim() or not x.numel():
         return results(out)
     searched = search(chip, x.numel(), int(x.shape[dim]), x.element_size())
-    course = joined(results(out), copies(x), searched)
+    timeline = joined(results(out), copies(x), searched)
     if ordered and k > SMALL:
-        return AtMost(5 * (out[0].nbytes + out[1].nbytes) + MIB, course)
-    return course
+        return AtMost(5 * (out[0].nbytes + out[1].nbytes) + MIB, timeline)
+    return timeline
 
 
-def search(chip: Chip, count: int, length: int, item: int) -> Course:
-    """Return the course of a search among ``count`` elements in slices of a length; one block each needs no buffers."""
+def search(chip: Chip, count: int, length: int, item: int) -> Timeline:
+    """Return the timeline of a search among ``count`` elements in slices of a length; one block each needs none."""
     slices = count // length
     if length < next((least for most, least in SEVERAL if slices <= most), SHORTEST):
         return ()
@@ -100,7 +100,7 @@ def search(chip: Chip, count: int, length: int, item: int) -> Course:
     for _ in range(2):
         steps.temporary(Alloc(pass_bytes(chip, blocks, SCAN_BY_KEY)))
     steps.free(*reversed(numbers))
-    return steps.course()
+    return steps.timeline()
 
 
 NONZERO = "aten/src/ATen/native/cuda/Nonzero.cu"
@@ -108,10 +108,10 @@ INDEXING = "aten/src/ATen/native/cuda/Indexing.cu"
 COUNT_BYTES = 4
 
 
-def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axes: bool = True) -> Course:
-    """Return the course of ``nonzero()`` of so many elements: a count, the positions, and CUB's storage for each.
+def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axes: bool = True) -> Timeline:
+    """Return the timeline of ``nonzero()`` of so many elements: a count, the positions, and CUB's storage for each.
 
-    ``copy`` is the bytes of a contiguous copy, if one is needed. The ``result`` alone outlives the course. A tensor
+    ``copy`` is the bytes of a contiguous copy, if one is needed. The ``result`` alone outlives the timeline. A tensor
     without axes has no positions to find.
     """
     steps = Allocations()
@@ -122,11 +122,11 @@ def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axe
     if has_axes:
         steps.temporary(Alloc(pass_bytes(chip, count, SELECT)))
     steps.free(number, *copies)
-    return steps.course()
+    return steps.timeline()
 
 
-def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Course:
-    """Return the courses of all masks among indices, each of which selects ``rows`` positions."""
+def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Timeline:
+    """Return the timelines of all masks among indices, each of which selects ``rows`` positions."""
     masks = filter(is_mask, indices)
     return joined(*(positions(chip, m.numel(), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
 
@@ -137,7 +137,7 @@ scratch("cuda", "aten::nonzero", source=NONZERO)(
 
 
 @scratch("cuda", "aten::masked_select", source=f"{NONZERO}; IndexKernel.cpp, by index()")
-def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
+def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Timeline:
     """The positions of the mask, broadcast to the input, then the result."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     count = int(prod(shape))
@@ -147,7 +147,7 @@ def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Course:
 
 
 @scratch("cuda", "aten::index.Tensor", source=INDEXING)
-def index(chip: Chip, out: Any, x: Any, indices: Sequence[Any]) -> Course:
+def index(chip: Chip, out: Any, x: Any, indices: Sequence[Any]) -> Timeline:
     """The positions of masks, then the result."""
     if not any(map(is_mask, indices)):
         return ()
@@ -157,9 +157,9 @@ def index(chip: Chip, out: Any, x: Any, indices: Sequence[Any]) -> Course:
 @scratch("cuda", "aten::index_put", "aten::index_put_", source=INDEXING)
 def index_put(
     chip: Chip, out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
-) -> Course | AtMost:
+) -> Timeline | AtMost:
     """The positions of masks; when accumulating, all linear indices and their order, before, after and in the sort."""
-    masked: Course = ()
+    masked: Timeline = ()
     if any(map(is_mask, indices)):
         if not accumulate and fills(indices, values):
             return ()
@@ -174,8 +174,8 @@ def index_put(
     return joined(masked, _sorted_writes(chip, x, indices, values, rows) if accumulate else ())
 
 
-def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int) -> Course:
-    """Return a course that sorts linear indices, so that equal ones are written one after the other.
+def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int) -> Timeline:
+    """Return a timeline that sorts linear indices, so that equal ones are written one after the other.
 
     A tensor that is not contiguous is copied, and one whose indexed axes are not adjacent, which it then has in front.
     Values are expanded to all elements that are written.
@@ -204,11 +204,11 @@ def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, coun
     for _ in range(3):
         steps.buffer(INT64 * count)
     steps.buffer(radix_sort(chip, count, INT64, INT64, max(1, (places - 1).bit_length())))
-    return steps.course()
+    return steps.timeline()
 
 
 @scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_", source="IndexKernel.cpp, masked_scatter__cuda")
-def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
+def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Timeline:
     """A running count of the mask's elements, and contiguous copies of mask and source."""
     count = out.numel()
     if not count:
@@ -218,7 +218,7 @@ def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Course:
     steps.append((Alloc(INT64 * count), *buffers(copy)))
     steps.temporary(Alloc(scan(count, INT64)))
     steps.append(copies(source))
-    return steps.course()
+    return steps.timeline()
 
 
 # The selected gradients, assumed to be as many as the source's elements. With fewer, there are fewer positions, but
@@ -242,7 +242,7 @@ FP32 = 4
 
 
 @scratch("cuda", "aten::embedding", source="aten/src/ATen/native/Embedding.cpp")
-def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Course:
+def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Timeline:
     """The indices in a row, which are copied if they are expanded or transposed."""
     return *buffers(flattened(indices)), Result(0)
 
@@ -250,7 +250,7 @@ def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Course:
 @scratch("cuda", "aten::embedding_dense_backward", source=EMBEDDING)
 def embedding_backward(
     chip: Chip, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, by_frequency: bool
-) -> Course | AtMost:
+) -> Timeline | AtMost:
     """Contiguous indices and gradient; more than 3,072 indices are sorted, with a bound if scaled by frequency."""
     if by_frequency:
         return _scaled(grad, indices)
@@ -267,8 +267,8 @@ def _scaled(grad: Any, indices: Any) -> AtMost:
     return AtMost(indices.numel() * (DOUBT * INT64 + row) + grad.nbytes + MIB)
 
 
-def _summed_in_order(chip: Chip, grad: Any, indices: Any, num_weights: int, adds: bool = False) -> Course:
-    """Return the course of sorting indices and adding up rows of the same index in fp32, in parts of 10.
+def _summed_in_order(chip: Chip, grad: Any, indices: Any, num_weights: int, adds: bool = False) -> Timeline:
+    """Return the timeline of sorting indices and adding up rows of the same index in fp32, in parts of 10.
 
     If the kernel ``adds`` the parts to the table atomically, it needs each part's row, and a table in fp32; otherwise,
     it stores their sums.
@@ -289,9 +289,9 @@ def _summed_in_order(chip: Chip, grad: Any, indices: Any, num_weights: int, adds
     steps.append(buffers(INT64, parts * index))
     if not adds:
         steps.buffer(parts * width * max(FP32, grad.element_size()))
-        return steps.course()
+        return steps.timeline()
     steps.append(buffers(parts * index, num_weights * width * FP32 if grad.element_size() < FP32 else 0))
-    return steps.course()
+    return steps.timeline()
 
 
 BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu"
@@ -312,7 +312,7 @@ def bag_results(
 def bag_backward(
     chip: Chip, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
     rows: int, by_frequency: bool, mode: int, is_sparse: bool, *_: Any,
-) -> Course | AtMost:  # fmt: skip
+) -> Timeline | AtMost:  # fmt: skip
     """A contiguous gradient, then the rows summed in order; maxima are added at once."""
     if is_sparse or by_frequency:
         return _scaled(grad, indices)

@@ -77,14 +77,14 @@ class Provenance(Listener):
         for slot, tensor in enumerate(outs):
             self.producers[id(tensor)] = weakref.ref(tensor), (step, slot)
 
-    def hand_over(self, frame: Frame, output: Any) -> Any:
+    def replace_output(self, frame: Frame, output: Any) -> Any:
         """Return a module's output to its caller; a fake argument that it returns unchanged becomes a new view.
 
         This distinguishes readers of ``nn.Identity()(x)`` from readers of ``x``. Real tensors and the module's own are
         returned as they are.
         """
         if type(output) is tuple:
-            return tuple([self.hand_over(frame, item) for item in output])
+            return tuple([self.replace_output(frame, item) for item in output])
         if type(output) is not Fake or output.is_nested:
             return output
         if not self._is_older(frame, output):

@@ -207,7 +207,7 @@ class Names:
                         self.copier.of(held)
 
 
-class Reached(Names):
+class Reachable(Names):
     """Everything reachable from some roots, in the order in which it is held, found as a copier finds it.
 
     ``of_packages`` are the ids of tensors that only installed packages refer to.
@@ -316,7 +316,7 @@ def _reset(kind: type, own: Mapping[str, Any]) -> None:
     """Restore a class's attributes, except those that Python and torch add to it."""
     now = dict(vars(kind))
     for name in now.keys() | own.keys():
-        if name not in own and Reached([now[name]]).tensors:
+        if name not in own and Reachable([now[name]]).tensors:
             delattr(kind, name)
         elif name in own and now.get(name) is not own[name] and not name.startswith("__"):
             setattr(kind, name, own[name])

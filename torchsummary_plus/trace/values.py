@@ -1,6 +1,6 @@
 """Operators whose results depend on values: what they ask on fakes, and how they are answered.
 
-Sizes and values come from a real forward with the same questions; questions outside forwards, in a loss, a backward or
+Sizes and values come from a real forward with the same requests; requests outside forwards, in a loss, a backward or
 a training step, from a real step (``step/real_steps.py``). Without either, sizes are the operator's maximum, and values
 are guessed, numbers only outside forwards. Each answer's origin is recorded for the user.
 
@@ -34,8 +34,8 @@ OUTSIDE, OPTIMIZER = -1, -2
 """Module numbers of what happens in no module's forward; the second is an optimizer's step."""
 
 
-class Question(NamedTuple):
-    """A question: the asking module's number, the operator, and its tensors' shapes.
+class ValueRequest(NamedTuple):
+    """A request: the asking module's number, the operator, and its tensors' shapes.
 
     A real optimizer on the CPU reads other numbers than one on CUDA, so it is not taken for the step's other code.
     """
@@ -45,32 +45,35 @@ class Question(NamedTuple):
     shapes: tuple[torch.Size, ...]
 
 
-REHEARSED = "sizes taken from a real"
+FROM_REAL_RUN = "sizes taken from a real"
 MOST = "assumed to return its maximum size"
 VALUE = "value taken from a real"
 ASSUMED = "value assumed to be"
 DRAWN = "drawn at random"
-"""Origin of values that other random numbers would change: noted by ``Answers.drew`` alone."""
+"""Origin of values that other random numbers would change: noted by ``ValueSource.drew`` alone."""
 MADE_UP = "answered as if integer inputs were all zeros; pass real inputs as input_data="
 
 aten = torch.ops.aten
 
 
-class Answers:
+class ValueSource:
     """Answers to operators that ask for values.
 
-    ``recorded`` holds the answers of a real forward, or with ``of_step`` of a whole real step, in order by question;
-    None before there was one. A repeated forward, in the next step or for a checkpoint, asks the same questions again,
-    so the answers rotate. Other questions are answered by ``guesses``, if given.
+    ``recorded`` holds the answers of a real forward, or with ``of_step`` of a whole real step, in order by request;
+    None before there was one. A repeated forward, in the next step or for a checkpoint, asks the same requests again,
+    so the answers rotate. Other requests are answered by ``guesses``, if given.
     """
 
     def __init__(
-        self, recorded: dict[Question, list[Any]] | None = None, of_step: bool = False, guesses: Guesses | None = None
+        self,
+        recorded: dict[ValueRequest, list[Any]] | None = None,
+        of_step: bool = False,
+        guesses: AssumedValues | None = None,
     ) -> None:
         self.recorded = recorded
         self.of_step = of_step
         self.guesses = guesses
-        self.times_asked: dict[Question, int] = {}
+        self.times_asked: dict[ValueRequest, int] = {}
         self.notes: dict[tuple[int, str, str], int] = {}
         self.refused: int | None = None
         """Number of the module that was first refused an answer."""
@@ -81,85 +84,85 @@ class Answers:
         self.is_search = False
         """Whether the optimizer is assumed to run to its limits, whatever a real one does."""
 
-    def count(self, question: Question) -> int:
-        """Return how often this question was asked before, and count it."""
-        number = self.times_asked.get(question, 0)
-        self.times_asked[question] = number + 1
+    def count(self, request: ValueRequest) -> int:
+        """Return how often this request was asked before, and count it."""
+        number = self.times_asked.get(request, 0)
+        self.times_asked[request] = number + 1
         return number
 
-    def recall(self, question: Question, number: int, how: str = "") -> Any:
+    def recall(self, request: ValueRequest, number: int, how: str = "") -> Any:
         """Return the answer that a real forward or step got the ``number``-th time; None if it never asked.
 
         With ``how``, it is recorded for the user.
         """
-        answers = (self.recorded or {}).get(question)
+        answers = (self.recorded or {}).get(request)
         if answers and how:
-            self.assume(question.module, question.operator, f"{how} {'step' if self.of_step else 'forward'}")
+            self.assume(request.module, request.operator, f"{how} {'step' if self.of_step else 'forward'}")
         return answers[number % len(answers)] if answers else None
 
     def answer(
-        self, question: Question, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device
+        self, request: ValueRequest, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device
     ) -> Any:
         """Return an operator's result on fakes; raises :class:`DataDependentError` if it is unknown.
 
-        ``number`` is the question's count from :meth:`count`.
+        ``number`` is the request's count from :meth:`count`.
         """
-        if func in SCALARS and question.module == OPTIMIZER and self.is_search:
-            return Guesses().value(tensors_of(args), _dtype_asked(func, args))[0]
-        answer = self.recall(question, number, VALUE if func in SCALARS else REHEARSED)
+        if func in SCALARS and request.module == OPTIMIZER and self.is_search:
+            return AssumedValues().value(tensors_of(args), _dtype_asked(func, args))[0]
+        answer = self.recall(request, number, VALUE if func in SCALARS else FROM_REAL_RUN)
         if answer is None:
-            return self._guess(question, func, args, kwargs, device)
+            return self._guess(request, func, args, kwargs, device)
         return answer if func in SCALARS else fakes_of(func, args, kwargs, answer, device)
 
-    def _guess(self, question: Question, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-        """Answer a question that no real forward or step answers."""
-        outside = question.module < 0
+    def _guess(self, request: ValueRequest, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
+        """Answer a request that no real forward or step answers."""
+        outside = request.module < 0
         dtype = _dtype_asked(func, args)
 
         def refuse_before_end() -> None:
             if not self.is_over:
-                self.refuse(question.module, func)
+                self.refuse(request.module, func)
 
         if self.guesses is None:
             deferred = outside and func in SCALARS and dtype.is_floating_point
             if not (deferred and defer_refusal(refuse_before_end)):
-                self.refuse(question.module, func)
-            self.assume(question.module, question.operator, f"{ASSUMED} 1")
+                self.refuse(request.module, func)
+            self.assume(request.module, request.operator, f"{ASSUMED} 1")
             return 1.0
         if func in SCALARS:
             if not outside and dtype is not torch.bool:
-                self.refuse(question.module, func)
+                self.refuse(request.module, func)
             value, site = self.guesses.value(tensors_of(args), dtype)
-            self.assume(question.module, question.operator, f"{ASSUMED} {value} in {site}")
+            self.assume(request.module, request.operator, f"{ASSUMED} {value} in {site}")
             return value
         self.guesses.sizes = True
         result = fakes_of(func, args, kwargs, None, device, self.guesses.least)
         if result is None:
-            self.refuse(question.module, func)
-        self.assume(question.module, question.operator, MOST)
+            self.refuse(request.module, func)
+        self.assume(request.module, request.operator, MOST)
         return result
 
-    def array(self, question: Question, number: int, tensor: Tensor) -> Tensor:
+    def array(self, request: ValueRequest, number: int, tensor: Tensor) -> Tensor:
         """Return the values of a tensor that is read as an array: a real pass's, else all equal to a guessed one."""
-        values = self.recall(question, number, VALUE)
+        values = self.recall(request, number, VALUE)
         if values is not None:
             with no_dispatch():
                 return values.clone()  # type: ignore[no-any-return]
-        is_guessed = self.guesses is not None and (question.module < 0 or tensor.dtype is torch.bool)
+        is_guessed = self.guesses is not None and (request.module < 0 or tensor.dtype is torch.bool)
         if self.guesses is None or not is_guessed or tensor.numel() > LARGEST:
-            self.refuse(question.module, question.operator)
+            self.refuse(request.module, request.operator)
         value, site = self.guesses.value([tensor], tensor.dtype)
-        self.assume(question.module, question.operator, f"{ASSUMED} {value} in {site}")
+        self.assume(request.module, request.operator, f"{ASSUMED} {value} in {site}")
         with no_dispatch():
             return torch.full(tensor.shape, value, dtype=tensor.dtype, device=CPU)
 
-    def lengths(self, question: Question, func: OpOverload) -> Any:
+    def lengths(self, request: ValueRequest, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
-        answer = self.recall(question, self.count(question), REHEARSED)
+        answer = self.recall(request, self.count(request), FROM_REAL_RUN)
         if answer is None and self.guesses is None:
-            self.refuse(question.module, func)
+            self.refuse(request.module, func)
         if answer is None:
-            self.assume(question.module, question.operator, MOST)
+            self.assume(request.module, request.operator, MOST)
         return answer
 
     def refuse(self, module: int, func: OpOverload | str) -> NoReturn:
@@ -180,7 +183,7 @@ class Answers:
         self.notes[module, operator, how] = self.notes.get((module, operator, how), 0) + 1
 
     def assumptions(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Return how each question was answered, in words."""
+        """Return how each request was answered, in words."""
         return tuple(
             f"{operator.removeprefix('aten::')} in {_place(module, paths)}, {count} times: {how}"
             for (module, operator, how), count in self.notes.items()
@@ -197,7 +200,7 @@ SCALARS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.
 """Operators that return a Python value instead of a tensor."""
 
 ARRAY, PUT = "numpy", "aten::index_put"
-"""The questions of a tensor's values, which become an array, and of how many elements of a write's masks are true."""
+"""The requests of a tensor's values, which become an array, and of how many elements of a write's masks are true."""
 PUTS = {id(aten.index_put.default), id(aten.index_put_.default)}
 """By identity: writes to masked positions, whose scratch memory depends on how many there are."""
 PACK = aten._pack_padded_sequence.default
@@ -209,10 +212,10 @@ def _dtype_asked(func: OpOverload, args: Any) -> torch.dtype:
     return dtype
 
 
-def question(module: int, func: OpOverload | str, operands: Any) -> Question:
-    """Return an operator's question, ``ARRAY`` or ``PUT``. One for a single value asks the same at any shape."""
+def request(module: int, func: OpOverload | str, operands: Any) -> ValueRequest:
+    """Return an operator's request, ``ARRAY`` or ``PUT``. One for a single value asks the same at any shape."""
     shapes = () if func in SCALARS else tuple(tensor.shape for tensor in tensors_of(operands))
-    return Question(module, func if isinstance(func, str) else func.name(), shapes)
+    return ValueRequest(module, func if isinstance(func, str) else func.name(), shapes)
 
 
 def asks(func: OpOverload, args: Any, kwargs: Any) -> bool:
@@ -235,7 +238,7 @@ _MAY_ASK: dict[int, bool] = {}
 
 
 def record(func: OpOverload, args: Any, out: Any) -> Any:
-    """Return a real operator's answer in the form that :class:`Answers` replays."""
+    """Return a real operator's answer in the form that :class:`ValueSource` replays."""
     if func is INDEX:
         return [int(mask.sum()) for mask in masks_of(args[1])]
     if func is PACK:
@@ -306,7 +309,7 @@ def _caller(*between: str) -> FrameType:
     return frame
 
 
-class Guesses:
+class AssumedValues:
     """Guessed values for a step that no real one can supply; those of the sites in ``inverted`` are inverted."""
 
     def __init__(self, inverted: frozenset[Site] = frozenset(), least: bool = False, routing: str = BALANCED) -> None:
@@ -322,7 +325,7 @@ class Guesses:
         self.times: dict[Site, int] = {}
         """How often each site has asked, in the order in which they last asked."""
         self.operators = 0
-        """How many operators have run, and questions without an operator been asked."""
+        """How many operators have run, and requests without an operator been asked."""
 
     def begin(self) -> None:
         """Reset for a new step."""
@@ -344,21 +347,21 @@ class Guesses:
             value = not value
         return torch.full((), value, dtype=dtype).item(), site
 
-    def after_failure(self) -> Guesses | None:
+    def after_failure(self) -> AssumedValues | None:
         """Return guesses with the last site not yet inverted inverted as well; None after ``MOST_TURNS``."""
         last = next((site for site in reversed(self.times) if site not in self.inverted), None)
         if last is None or len(self.inverted) == MOST_TURNS:
             return None
-        return Guesses(self.inverted | {last}, routing=self.routing)
+        return AssumedValues(self.inverted | {last}, routing=self.routing)
 
-    def alternatives(self) -> list[Guesses]:
+    def alternatives(self) -> list[AssumedValues]:
         """Return other possible guesses: each of a few sites inverted, the smallest sizes, other routing."""
         how = self.routing
-        guesses = [Guesses(self.inverted ^ {site}, routing=how) for site in list(self.times)[:MOST_ALTERNATIVES]]
-        guesses += [Guesses(self.inverted, least=True, routing=how)] if self.sizes else []
+        guesses = [AssumedValues(self.inverted ^ {site}, routing=how) for site in list(self.times)[:MOST_ALTERNATIVES]]
+        guesses += [AssumedValues(self.inverted, least=True, routing=how)] if self.sizes else []
         if self.routers and self.routers.were_asked:
-            guesses += [Guesses(self.inverted, routing=CROWDED)]
-            guesses += [Guesses(self.inverted, routing="", least=least) for least in (False, True)]
+            guesses += [AssumedValues(self.inverted, routing=CROWDED)]
+            guesses += [AssumedValues(self.inverted, routing="", least=least) for least in (False, True)]
         return guesses
 
 

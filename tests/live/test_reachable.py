@@ -10,7 +10,7 @@ from torch import nn
 
 from torchsummary_plus import summary
 from torchsummary_plus.live.copying import is_library
-from torchsummary_plus.live.reach import Reached
+from torchsummary_plus.live.reachable import Reachable
 from torchsummary_plus.live.structures import all_tensors
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
@@ -59,7 +59,7 @@ def test_objects_that_refer_to_each_other_are_searched_once() -> None:
 def test_the_pass_around_a_forward_is_not_searched() -> None:
     """A hook may hold the module that a summary watches, and so reach the pass, which holds a copy of the model."""
     around = SimpleNamespace(watch=Pass(ModuleTree(nn.Linear(2, 2)), run_really, []))
-    assert Reached([around]).tensors == []
+    assert Reachable([around]).tensors == []
 
 
 def test_models_of_code_run_without_a_modules_name_are_searched() -> None:
@@ -67,4 +67,4 @@ def test_models_of_code_run_without_a_modules_name_are_searched() -> None:
     names: dict[str, Any] = {}
     exec("from torch import nn\nclass Model(nn.Module): pass\nmodel = Model()\nmodel.held = nn.Linear(2, 3)", names)
     assert type(names["model"]).__module__ == "builtins"
-    assert len(Reached([names["model"]]).tensors) == 2
+    assert len(Reachable([names["model"]]).tensors) == 2
