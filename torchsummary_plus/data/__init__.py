@@ -1,7 +1,6 @@
 """Plain data: frozen records, units, errors. No torch.
 
-- Records: ``records`` (a pass and its graph), ``memory_records`` (a step), ``tracking_records``; ``batches`` joins
-  passes at several batch sizes.
+- Records: ``records`` (a pass and its graph), ``memory_records`` (a step), ``tracking_records``.
 - Text: ``units``, ``answers`` (sentences on what a figure does not know).
 - Arguments and their errors: ``arguments``, ``errors``, ``registered``.
 - Files from others: ``regular_files`` (bounded reading); weights in ``weight_files``, ``stored_weights``,
