@@ -329,6 +329,7 @@ def test_an_answer_is_kept_until_something_that_it_depends_on_changes() -> None:
     assert key() is None
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_on_cuda_the_range_holds_what_was_measured() -> None:
     """By as much as steps on simulated GPUs missed, and by what the timing of kernels leaves reserved."""
     net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))

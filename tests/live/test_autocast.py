@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.truth.releases import from_release
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.autocast import kernel_cast_within
 from torchsummary_plus.watch.profiled import QuietProfile, changes
@@ -58,6 +59,7 @@ def allocated(operator: Any, args: tuple[Any, ...], autocast: bool) -> list[int]
     return [change.nbytes for change in changes(done, "cpu")]
 
 
+@from_release("2.11", "the release whose kernels were listed")
 def test_autocast_reaches_the_inside_of_every_kernel_that_allocates_otherwise_under_it() -> None:
     called, otherwise = set(), set()
     every = list(operators())

@@ -117,5 +117,7 @@ def test_every_name_is_found_on_the_newest_releases() -> None:
     }
     newer = {"torch._C._ensureCUDADeviceGuardSet", "torch.cpu._is_avx512_bf16_supported"}
     newer |= {"torch.cpu._is_amx_tile_supported", "torch.cpu._is_amx_fp16_supported"}
+    newer |= {"torch._C._get_fp32_precision_getter", "torch._dynamo.eval_frame.innermost_backend"}
+    newer |= {"torch._prims.rng_prims.graphsafe_run_with_rng_state"}
     missing = {name.name for name in versions.missing_names() if not re.search("distributed|dtensor", name.name)}
     assert missing <= of_cuda | (set() if since("2.11") else newer)

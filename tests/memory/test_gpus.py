@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.cuda.files import DATA
 from tests.parts import of_parts
+from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import InputError
 from torchsummary_plus.live.versions import parsed
@@ -121,6 +122,7 @@ def test_a_context_that_was_measured_is_in_its_range(path: Path) -> None:
         assert low <= record["context_bytes"] <= high, record["name"]
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_a_context_is_larger_where_all_is_loaded() -> None:
     lazy, eager = (context_bytes((9, 0), environment=setting) for setting in ({}, {"CUDA_MODULE_LOADING": "EAGER"}))
     assert lazy[0] < eager[0] and lazy[1] < eager[1]

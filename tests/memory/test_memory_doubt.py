@@ -158,6 +158,7 @@ def test_the_range_holds_the_peak_for_any_scratch_memory_within_its_bands() -> N
     assert low <= min(peaks) < estimate.peak_bytes < max(peaks) <= high
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.parametrize(("by_age", "allocator"), [(True, ""), (False, ""), (False, "expandable_segments:True")])
 def test_reserved_bytes_have_a_range_where_addresses_decide(
     by_age: bool, allocator: str, monkeypatch: pytest.MonkeyPatch

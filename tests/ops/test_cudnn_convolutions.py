@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tests.ops.test_workspace_cuda_layers import timeline
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.memory.attribution import replay
 from torchsummary_plus.ops.scratch.cuda.convolution import Convolution, Route, route
@@ -89,6 +90,7 @@ def test_depthwise_gradients_copy_a_part_of_the_channels() -> None:
     assert frozen == [image, "result 0", -image]
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_the_weight_of_an_empty_batch_is_copied_unless_it_is_flat() -> None:
     """``ConvBackend::Empty`` in ATen/native/Convolution.cpp; the bytes are those of the no-op runtime (A100)."""
     x, out, how = torch.empty(0, 16, 20, 20, device="meta"), torch.empty(0, 5, 18, 18, device="meta"), ([1, 1], [0, 0])

@@ -74,6 +74,7 @@ def test_a_real_gpu_allocated_what_is_predicted_or_in_its_range() -> None:
     assert exact >= 0.96 * len(records) >= 150
 
 
+@from_release("2.11", "the release that CUDA rules were measured on")
 @pytest.mark.usefixtures("kept_workspaces")
 def test_operators_with_only_a_bound_are_named_and_a_real_gpu_allocated_no_more() -> None:
     """An H200 with torch 2.11: also what cuSOLVER, cuBLAS and cuFFT ask for, which no rule says."""

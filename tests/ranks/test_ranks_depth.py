@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from examples.llama import Config, FeedForward, Llama
 from tests.parts import of_parts
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import deep_steps
@@ -50,6 +51,7 @@ def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
     return estimate_memory(build, (16,), 2, **WORLD, **settings)
 
 
+@from_release("2.10", "fully_shard on the CPU as it is")
 def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimated(sharded, ranks=(0, 3))
     logs = logs_that_are_grown(monkeypatch)

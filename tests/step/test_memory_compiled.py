@@ -42,6 +42,7 @@ def by_function() -> Made:
         by_function,
     ],
 )
+@from_release("2.11", "the release that CUDA rules were measured on")
 def test_compiled_code_is_named_and_its_range_is_open(make: Callable[[], Made]) -> None:
     """At least, what exists between the steps is needed."""
     model, options = make()

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.truth.releases import without_compiler
+from tests.truth.releases import from_release, without_compiler
 from tests.truth.warm import python
 
 PROGRAM = """
@@ -41,6 +41,7 @@ print("equal", peaks() == without)
 """
 
 
+@from_release("2.10", "an estimate without sympy")
 @without_compiler
 def test_estimates_need_no_compiler_and_leave_the_optimizers_as_they_were() -> None:
     done = subprocess.run([*python(), "-c", PROGRAM], capture_output=True, text=True, check=True)

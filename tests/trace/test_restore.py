@@ -1,6 +1,7 @@
 """Whatever hooks and forwards write to outside the model is restored after a pass."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,3 +52,19 @@ def test_hooks_and_forwards_leave_no_tensor_of_a_pass(call: Callable[..., Any], 
     assert vars(extractor) == {"features": {}}
     assert calls == [0], "nothing is added to a log of numbers either"
     estimate_memory(model, (4,), 2)
+
+
+@of_parts(lambda: {"linear": nn.Linear(4, 4, bias=False)})
+def Flat(self, x: Tensor) -> Tensor:
+    """A parameter whose elements another tensor has too, as the flat parameters of FSDP have."""
+    assert self.flat.data.data_ptr() == self.linear.weight.data_ptr()
+    self.flat.data.zero_()
+    return self.linear(x)
+
+
+def test_what_shares_a_parameters_elements_shares_them_in_a_real_pass() -> None:
+    model = Flat()
+    model.flat = SimpleNamespace(data=model.linear.weight.detach().view(-1))
+    weight = model.linear.weight.detach().clone()
+    summary(model, (4,), run="real", verbose=0)
+    assert torch.equal(model.linear.weight, weight)

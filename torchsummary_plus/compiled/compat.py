@@ -88,6 +88,7 @@ def compile_nothing() -> None:
     for kind in ("cpp_pybinding", "cpp", "triton", "multi_kernel", "wait"):
         put(f"torch._inductor.async_compile:AsyncCompile.{kind}", always(nothing))
     put("torch._inductor.cpp_builder:get_cpp_compiler", always("g++"))
+    put("torch._inductor.cpp_builder:is_gcc", always(True))  # Since torch 2.14, it asks the compiler for its version.
     put("torch._inductor.cpu_vec_isa:VecISA.check_build", always(True))
     generated = "torch._C._dynamo.guards"
     for device in ("cpu", "cuda"):

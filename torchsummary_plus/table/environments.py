@@ -94,21 +94,16 @@ class RealEnvironment(AbstractContextManager["RealEnvironment"]):
 
     def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
         """Return a copy of the model with copies of buffers, and put the parameters under the journal."""
-        parameters = {id(p): p for module in tree.modules for p in module._parameters.values() if p is not None}
-        self.journal = WriteJournal(list(parameters.values()))
+        parameters = [p for module in tree.modules for p in module._parameters.values() if p is not None]
+        self.journal = WriteJournal(parameters)
         self.listeners = (self.journal,)
+        return copied_tree(tree, self._own, self._own)
 
-        def own(tensor: torch.Tensor) -> torch.Tensor:
-            return self._shared(tensor) if id(tensor) in parameters else self._duplicate(tensor)
-
-        return copied_tree(tree, own, self._duplicate)
-
-    def _shared(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a parameter on the same elements, or on a copy of them if the pass runs on another kind of device."""
-        return nn.Parameter(self._here(tensor.detach()), tensor.requires_grad)
-
-    def _duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
-        if is_plain(tensor) and tensor.numel() and not tensor.untyped_storage().nbytes():
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the same elements if they are a parameter's, as a flat parameter's are, else on copies."""
+        if self.journal.keeps(tensor):
+            copy = self._here(tensor.detach())
+        elif is_plain(tensor) and tensor.numel() and not tensor.untyped_storage().nbytes():
             copy = torch.empty_like(tensor, device=self.device)
             copy.untyped_storage().resize_(0)  # Its elements come later, as those of a gathered weight.
         else:
@@ -201,6 +196,10 @@ class WriteJournal(Listener):
         if tensors is not None:
             self.storages = {part.untyped_storage()._cdata for part in all_stored(tensors)}
         self.contents: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def keeps(self, tensor: Tensor) -> bool:
+        """Whether a tensor's elements are among those that are saved."""
+        return any(part.untyped_storage()._cdata in (self.storages or ()) for part in all_stored([tensor]))
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copy what the operator is about to write to, once per storage."""
