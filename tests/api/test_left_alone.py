@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.parts import of_parts
+from tests.truth.snapshot import changes
+from tests.truth.surroundings import surroundings
 from torchsummary_plus import UnsupportedError, estimate_memory, measure_memory, summary
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -57,6 +59,28 @@ def test_a_train_that_writes_to_weights(call: str, mode: str, now: str) -> None:
     CALLS[call](model, input_data=x, mode=mode)
     assert all(map(torch.equal, before, model.parameters()))
     assert model.training == (now == "train") and torch.equal(result, model(x))
+
+
+class Switching(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        torch.set_anomaly_enabled(True, check_nan=False)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("now", [True, False])
+def test_a_forward_that_switches(call: str, now: bool) -> None:
+    torch.set_anomaly_enabled(now)
+    before = surroundings()
+    try:
+        CALLS[call](Switching(4, 4), input_data=torch.ones(2, 4))
+        assert changes(before, surroundings()) == []
+    finally:
+        torch.set_anomaly_enabled(False)
 
 
 class Freezing(nn.Sequential):

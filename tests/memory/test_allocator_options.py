@@ -80,6 +80,7 @@ REFUSED = [
     "roundup_power2_divisions:[64:3]",
     "roundup_power2_divisions:[64:8,>:2",
     "expandable_segments:true",
+    "garbage_collection_threshold:1.2",
     "max_split_size_mb",
     "max_split_size_mb:",
 ]
@@ -90,7 +91,7 @@ def test_accepted(text: str) -> None:
     AllocatorOptions.parse(text)
 
 
-@pytest.mark.parametrize("text", [*REFUSED, "max_split_size_mb:32x", "max_split_size_mb:-1"])
+@pytest.mark.parametrize("text", [*REFUSED, "max_split_size_mb:32x", "max_split_size_mb:-1", "pinned_free_catch_all:1"])
 def test_refused(text: str) -> None:
     with pytest.raises(InputError, match="accepted: "):
         AllocatorOptions.parse(text)

@@ -399,7 +399,7 @@ def test_an_operator_has_one_rule() -> None:
     assert RULES[name] is own
 
 
-@from_release("2.11", "a meta kernel that differs")
+@from_release("2.11", "the kernel's stride of index_fill on fakes, which is 1 before,")
 def test_an_axis_of_one_element_keeps_its_stride_of_0() -> None:
     """Such a gradient is copied when it is accumulated; the meta kernel of torch 2.11 gives it a stride of 1."""
     one, index = torch.rand(()).expand(1), torch.zeros(1, dtype=torch.int64)

@@ -51,7 +51,7 @@ def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
     return estimate_memory(build, (16,), 2, **WORLD, **settings)
 
 
-@from_release("2.10", "fully_shard on the CPU as it is")
+@from_release("2.8", "a sum of FSDP's gradients that reads no values, and so needs no assumption that counts layers,")
 def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimated(sharded, ranks=(0, 3))
     logs = logs_that_are_grown(monkeypatch)

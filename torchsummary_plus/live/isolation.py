@@ -94,7 +94,10 @@ def _precision() -> str | None:
 _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    (
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda before: torch.set_anomaly_enabled(*before),
+    ),
     (_precision, torch.set_float32_matmul_precision),
 )
 """How switches of torch are read and set."""

@@ -81,6 +81,7 @@ class AllocatorOptions:
                 field, read = MODELLED[name]
                 fields[field] = read(name, value)
             elif name in NOT_MODELLED:
+                NOT_MODELLED[name](name, value)
                 ignored.append(name)
             elif name != "backend":
                 raise choice_error("allocator option", name, (*MODELLED, "backend", *NOT_MODELLED))
@@ -143,6 +144,12 @@ def _whole(name: str, value: str) -> int:
     return int(value)
 
 
+def _fraction(name: str, value: str) -> float:
+    if not re.fullmatch(r"0*(0|1|0?\.[0-9]+|1\.0*)", value):
+        raise InputError(f"{name} is {describe(value)}; accepted: a number from 0 to 1")
+    return float(value)
+
+
 def _mebibytes(name: str, value: str) -> int:
     return _whole(name, value) * MIB
 
@@ -186,19 +193,19 @@ MODELLED: dict[str, tuple[str, Reader]] = {
 }
 """Option -> the field it sets and its reader."""
 
-NOT_MODELLED = (
-    "garbage_collection_threshold",
-    "graph_capture_record_stream_reuse",
-    "per_process_memory_fraction",
-    "pinned_free_catch_all",
-    "pinned_max_cached_size_mb",
-    "pinned_max_round_threshold_mb",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_use_background_threads",
-    "pinned_use_cuda_host_register",
-    "release_lock_on_cudamalloc",
-    "throw_on_cudamalloc_oom",
-)
-"""Accepted with any value and ignored. Host memory, locks and graphs do not affect device memory, and a memory fraction
-is the caller's limit; ``garbage_collection_threshold`` only acts under such a fraction, by freeing cached segments."""
+NOT_MODELLED: dict[str, Reader] = {
+    "garbage_collection_threshold": _fraction,
+    "graph_capture_record_stream_reuse": _flag,
+    "per_process_memory_fraction": _fraction,
+    "pinned_free_catch_all": _flag,
+    "pinned_max_cached_size_mb": _whole,
+    "pinned_max_round_threshold_mb": _whole,
+    "pinned_num_register_threads": _whole,
+    "pinned_reserve_segment_size_mb": _whole,
+    "pinned_use_background_threads": _flag,
+    "pinned_use_cuda_host_register": _flag,
+    "release_lock_on_cudamalloc": _flag,
+    "throw_on_cudamalloc_oom": _flag,
+}
+"""Accepted and ignored. Host memory, locks and graphs do not affect device memory, and a memory fraction is the
+caller's limit; ``garbage_collection_threshold`` only acts under such a fraction, by freeing cached segments early."""
