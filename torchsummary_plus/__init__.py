@@ -1,9 +1,8 @@
 """Model summaries for PyTorch, and the peak memory of a step, predicted without a GPU."""
 
+import gc as _gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from .data.collection import no_collection as _no_collection
 
 if TYPE_CHECKING:
     from .api.compare import Comparison as Comparison
@@ -84,8 +83,13 @@ __all__ = [*_HOMES, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with _no_collection():
+    was_on = _gc.isenabled()
+    _gc.disable()  # As in ``live.isolation``, which imports too much for here.
+    try:
         value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    finally:
+        if was_on:
+            _gc.enable()
     return value
 
 

@@ -10,17 +10,17 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchsummary_plus import summary
-from torchsummary_plus.live import compat, fakes, meta_storages
+from torchsummary_plus.live import compat, fakes
 from torchsummary_plus.live.fakes import (
     CPU,
     DataDependentError,
     Fake,
+    MetaStorages,
     UnfakeableError,
     fake_like,
     new_fake,
     standing_in_for,
 )
-from torchsummary_plus.live.meta_storages import MetaStorages
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace import kernels
@@ -144,7 +144,7 @@ def test_an_error_in_making_a_fake_leaves_torch_alone(
         raise RuntimeError("no fake")
 
     fake = new_fake((4,), torch.float32, CPU)
-    for place in (fakes, meta_storages, kernels):
+    for place in (fakes, kernels):
         monkeypatch.setattr(place, "wrap", failing)
     with pytest.raises(RuntimeError, match="no fake") as caught:
         make(fake)

@@ -15,10 +15,10 @@ from torch import nn
 
 from ..compiled.estimate import as_compiled, is_known_release
 from ..data.capability import AMPERE, Chip
-from ..data.collection import no_collection
 from ..data.errors import InputError, UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPILED, SUMMED, TUNED, MemoryLog, StepInfo
 from ..data.units import describe
+from ..live.isolation import no_collection
 from ..live.structures import dtype_name
 from ..memory.attribution import replay
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log

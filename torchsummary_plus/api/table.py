@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..data.arguments import PASS_MODES, RUNS, names_cures
-from ..data.collection import no_collection
 from ..data.errors import InputError, choice_error, need_extra
 from ..data.memory_records import RowMemory
 from ..data.units import describe
+from ..live.isolation import no_collection
 from ..results.model_graph import ModelGraph, as_graph
 from ..results.model_summary import ModelSummary, Presentation
 from ..table.attempts import PassOptions, read, trace

@@ -5,5 +5,5 @@
 - Arguments and their errors: ``arguments``, ``errors``, ``registered``.
 - Files from others: ``regular_files`` (bounded reading); weights in ``weight_files``, ``stored_weights``,
   ``onnx_files``; ``model_configs``.
-- Small things: ``capability``, ``collection``.
+- A GPU's kind: ``capability``.
 """

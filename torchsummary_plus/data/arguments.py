@@ -1,4 +1,4 @@
-"""Arguments: accepted values, integers, and unknown keywords, rejected with an error that suggests the right one."""
+"""Arguments: accepted values, and unknown keywords, rejected with an error that suggests the right one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
-from numbers import Integral
-from typing import Any, ParamSpec, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import InputError
-from .units import describe
+from .units import describe, is_integer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,11 +84,6 @@ def names_cures(elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Call
         return checked
 
     return change
-
-
-def is_integer(value: Any) -> TypeGuard[int]:
-    """Return whether a value is an integer, Python's or NumPy's; True is none."""
-    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def integer(name: str, value: Any, least: int, others: str = "") -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, TypeGuard
 from unicodedata import category
 
 from .records import Group, Structure, TensorSpec
@@ -166,6 +168,11 @@ MIN_BLOCK = 512
 """Every block of CUDA's allocator is a multiple of this, unless ``roundup_power2_divisions`` says otherwise."""
 
 SMALL_REQUEST = MIB  # Largest rounded request in bytes that the allocator's pool of small blocks serves.
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Return whether a value is an integer, Python's or NumPy's; True is none."""
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def ceil_div(number: int, step: int) -> int:

@@ -61,6 +61,20 @@ INERT = frozenset(
 """Types of values that cannot change and hold no tensor."""
 _PLAIN = INERT - {type, ModuleType}
 
+_BOOKKEEPING = frozenset(vars(nn.Module()))
+
+
+def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return the attributes in which a module itself may hold tensors or modules, with their names."""
+    own = []
+    for name, value in vars(module).items():
+        kind = type(value)
+        is_inert = kind in INERT or (kind is tuple and INERT.issuperset(map(type, value)))
+        if not is_inert and name not in _BOOKKEEPING:
+            own.append((name, value))
+    return own
+
+
 CACHED = type(lru_cache(maxsize=1)(int))
 """What ``functools.lru_cache`` makes of a function."""
 

@@ -1,4 +1,4 @@
-"""What a pass leaves as it was in its process: other threads, signals, random numbers and switches.
+"""What a pass leaves as it was in its process: other threads, signals, random numbers, switches, garbage collection.
 
 One pass runs at a time. Threads beside it, such as one that trains the model, see torch's own functions. It draws
 random numbers from a state of its own. What signal handlers raise is held until a point at which nothing is half done:
@@ -9,6 +9,7 @@ takes it off, or end up in one of torch's C++ callbacks, which then abort the pr
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import random
 import signal
@@ -82,6 +83,18 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
             torch.default_generator.set_state(cpus)
         if gpus is not None:
             torch.cuda.set_rng_state_all(gpus)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Disable garbage collection: many small new objects would trigger it, and with torch imported it is slow."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _precision() -> str | None:

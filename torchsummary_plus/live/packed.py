@@ -1,6 +1,6 @@
-"""What a module holds besides its registered tensors and modules: attributes, scripted tensors, packed weights.
+"""What a module holds in C++: scripted tensors and packed weights.
 
-Packed weights are in C++ objects, of which a pass needs fresh copies.
+A pass needs fresh copies of the objects of packed weights.
 """
 
 from __future__ import annotations
@@ -12,21 +12,8 @@ import torch
 from torch import nn
 
 from . import compat
-from .copying import INERT
+from .copying import own_attributes
 from .structures import all_tensors
-
-_BOOKKEEPING = frozenset(vars(nn.Module()))
-
-
-def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the attributes in which a module itself may hold tensors or modules, with their names."""
-    own = []
-    for name, value in vars(module).items():
-        kind = type(value)
-        is_inert = kind in INERT or (kind is tuple and INERT.issuperset(map(type, value)))
-        if not is_inert and name not in _BOOKKEEPING:
-            own.append((name, value))
-    return own
 
 
 def packed_parameters(module: nn.Module, attributes: list[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:

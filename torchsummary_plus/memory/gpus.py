@@ -22,10 +22,9 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from ..data.arguments import is_integer
 from ..data.capability import Capability
 from ..data.errors import InputError
-from ..data.units import GIB, MIB, describe
+from ..data.units import GIB, MIB, describe, is_integer
 from .other_devices import other_device
 
 ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")

@@ -31,12 +31,6 @@ def allows_tf32(library: str = "cudnn") -> bool:
     return bool(settings.allow_tf32 if precision is None else precision == "tf32")
 
 
-def settings() -> tuple[int, bool, bool, Capability]:
-    """Return the global settings that the choice depends on."""
-    enabled = bool(torch.backends.mkldnn.enabled), bool(torch.backends.cudnn.enabled)
-    return torch.get_num_threads(), *enabled, Fake.capability
-
-
 def takes_cudnn(
     dtype: torch.dtype, stride: Sequence[int], output_padding: Sequence[int], capability: Capability
 ) -> bool:

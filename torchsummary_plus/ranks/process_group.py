@@ -15,9 +15,9 @@ import torch
 from torch import distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ..data.arguments import integer, is_integer
+from ..data.arguments import integer
 from ..data.errors import InputError, UnsupportedError
-from ..data.units import describe
+from ..data.units import describe, is_integer
 from ..live.versions import Place
 from . import compat
 from .stand_ins import beside, replaced

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..data.arguments import is_integer
 from ..data.errors import SummaryError
 from ..data.memory_records import MemoryLog
+from ..data.units import is_integer
 from ..live.copying import Copier
 from ..live.isolation import one_pass
 from ..live.structures import inner_names, is_wrapper

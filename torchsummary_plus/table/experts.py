@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.arguments import is_integer
 from ..data.records import Adapter, Experts, ModuleSpec, ParameterSpec
+from ..data.units import is_integer
 from .forward import Frame, Listener, module_frame
 from .modules import ModuleTree
 

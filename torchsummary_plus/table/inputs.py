@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from ..data.arguments import is_integer
 from ..data.errors import InputError
-from ..data.units import describe
+from ..data.units import describe, is_integer
 from ..live import compat
 from ..live.copying import Copier
 from ..live.fake_values import MASK

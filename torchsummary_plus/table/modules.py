@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from ..data.arguments import is_integer
 from ..data.records import LayerSpec, ModuleSpec, ParameterSpec, Setting
+from ..data.units import is_integer
 from ..live import compat
-from ..live.copying import INERT
+from ..live.copying import INERT, own_attributes
 from ..live.offloading import execution_device
-from ..live.packed import own_attributes, packed_parameters
+from ..live.packed import packed_parameters
 from ..live.storages import stored
 from ..live.structures import CLASSES, dtype_name, held_bytes, logical_shape
 

@@ -23,10 +23,8 @@ from ..live import compat
 from ..live.autocast import autocast_inside
 from ..live.copying import INERT
 from ..live.fake_values import MASK
-from ..live.fakes import CPU, META, DataDependentError, Fake, UnfakeableError, in_kernel, is_plain, wrap
+from ..live.fakes import CPU, META, DataDependentError, Fake, MetaStorages, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.isolation import drawn
-from ..live.meta_storages import MetaStorages
-from ..ops.backends import settings
 from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
@@ -315,7 +313,7 @@ SETS = {id(getattr(torch.ops.aten.set_, name)) for name in ("source_Storage", "s
 _CONVOLUTIONS = {
     id(getattr(torch.ops.aten, name).default) for name in ("convolution", "_convolution", "convolution_backward")
 }
-"""Operators whose layout depends on the library that torch chooses."""
+"""Operators whose layout depends on the library that torch chooses, and so on global settings."""
 
 _LIFTS = {id(torch.ops.aten.lift_fresh.default), id(torch.ops.aten.lift_fresh_copy.default)}
 """Operators by which ``torch.tensor(...)`` passes on its result."""
@@ -362,9 +360,12 @@ def is_view(func: OpOverload) -> bool:
 
 def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: list[Fake]) -> Any:
     """Return an operator's result on fakes: from the cache, a rule, or its meta kernel."""
-    if writes_alike(func, args):
+    if args and type(args[0]) in (list, tuple) and writes_alike(func, args):
         return None
-    full = (*key, *settings()) if id(func) in _CONVOLUTIONS else tuple(key)
+    if id(func) in _CONVOLUTIONS:
+        enabled = bool(torch.backends.mkldnn.enabled), bool(torch.backends.cudnn.enabled)
+        key += (torch.get_num_threads(), *enabled, Fake.capability)
+    full = tuple(key)
     try:
         recipe = _remembered.get(full)
     except TypeError:

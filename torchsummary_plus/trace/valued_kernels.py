@@ -15,8 +15,7 @@ from torch.nn import Parameter
 
 from ..live.copying import Copies
 from ..live.fake_values import MASK, real_input
-from ..live.fakes import CPU, META, Fake, fake_like, is_plain, new_fake
-from ..live.meta_storages import alone
+from ..live.fakes import CPU, META, Fake, alone, fake_like, is_plain, new_fake
 from ..ops.scratch.masks import masks_of, note_true
 from .assumed_routing import BALANCED
 from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.collection import no_collection
 from ..data.tracking_records import Holding
 from ..live import compat
+from ..live.isolation import no_collection
 from ..live.structures import SPARSE, dtype_name, inner_tensors
 
 PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
