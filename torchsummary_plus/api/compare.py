@@ -138,10 +138,6 @@ class StepComparison(Views, Figures):
     names: tuple[str, ...]
     estimates: tuple[MemoryEstimate, ...]
 
-    def contradiction(self) -> str:
-        """Return what is wrong in a comparison that was read; "" if nothing is."""
-        return "" if len(self.names) == len(self.estimates) > 0 else "each step has one name, and there is at least one"
-
     def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
         """Plot the peaks as bars, by kind. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
 

@@ -92,11 +92,6 @@ class WhatIf(Views, Figures):
             raise choice_error("setting", name, known)
         return known[name]
 
-    def contradiction(self) -> str:
-        """Return what is wrong in a result that was read; "" if nothing is."""
-        known = all(tuple(limit.gpu for limit in setting.limits) == self.gpus for setting in self.settings)
-        return "" if known and self.settings else "each setting has a limit for each GPU, and there is at least one"
-
     @property
     def advice(self) -> tuple[str, ...]:
         """A sentence for each GPU that the first setting does not fit, with the next cheaper setting that does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, compress, groupby
 from math import prod
@@ -181,8 +181,6 @@ def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
     return tuple(finished)
 
 
-MOST_LIVE = 1 << 56  # The most bytes allocated in a log that was read, and more than any error band.
-
 LEAST_DOUBT = 4096
 """Minimum uncertainty in bytes of a step with an operator without a rule, even if its operands are small."""
 
@@ -239,49 +237,20 @@ class MemoryLog:
     measured_time: MeasuredTime | None = None
     """The time of a step that ran for real, if it was measured."""
 
-    def contradiction(self) -> str:
-        """Return what is wrong in a log that was read: numbers of others that do not exist, sizes; "" if nothing is."""
-        return next((wrong for is_so, wrong in self._laws() if not is_so), "")
-
-    def _laws(self) -> Iterator[tuple[bool, str]]:
-        """Yield whether each law of a log holds, and what is wrong if it does not; later ones rely on earlier ones."""
-        modules, moments, storages, events = map(len, (self.module_paths, self.moments, self.storages, self.events))
-        has_root = bool(self.moments) and self.module_paths[:1] == ("",) and self.communicators >= 0
-        yield has_root, "it has no moments or no root"
-        number_of = {path: number for number, path in enumerate(self.module_paths)}
-        outer = (number_of.get(path.rpartition(".")[0], 0) for path in self.module_paths)
-        is_sorted = all(number == 0 or around < number for number, around in enumerate(outer))
-        yield is_sorted, "a module is listed before the one that it is in"
-        parts = () if self.measured_time is None else self.measured_time.parts
-        owners = [*(moment.module for moment in self.moments), *(storage.owner for storage in self.storages)]
-        is_known = all(-1 <= owner < modules for owner in (*owners, *(module for _, module, _ in parts)))
-        yield is_known, "a moment, storage or measured time is of an unknown module"
-        yield all(seconds >= 0 for *_, seconds in parts), "a measured time is negative"
-        for storage in self.storages:
-            has_kind = storage.kind in (None, *ALL_KINDS) and 0 <= storage.band < MOST_LIVE
-            yield has_kind, "a storage has no known kind, or an impossible error band"
-            yield all(0 <= size <= storage.nbytes for size in (0, *storage.lesser)), "a storage has an impossible size"
-        for number, call in enumerate(self.calls):
-            has_place = 0 <= call.module < modules and -1 <= call.outer < number
-            is_placed = has_place and 0 <= call.start <= call.stop <= events
-            yield is_placed, "a call is in no module, or ends before it begins"
-            yield all(0 <= output < storages for output in call.outputs), "a call returns an unknown storage"
-        for last, doubt in zip((Doubt(0, 0, 0), *self.doubts), self.doubts):
-            is_placed = last.event <= doubt.event <= events and 0 <= doubt.moment < moments
-            has_size = 0 <= doubt.lasting <= doubt.nbytes < MOST_LIVE
-            yield is_placed and has_size, "a doubt is at no event, or has an impossible size"
-        for kernel in self.kernels:
-            is_known = 0 <= kernel.moment < moments and kernel.kind in KERNEL_KINDS and min(kernel.numbers) >= 0
-            yield is_known, "a kernel has an unknown moment or kind, or a negative size"
+    @property
+    def is_consistent(self) -> bool:
+        """Whether every number is that of something here, and storages are allocated once, and freed after that."""
+        moments, modules, storages = map(len, (self.moments, self.module_paths, self.storages))
+        of_moments = {doubt.moment for doubt in self.doubts} | {kernel.moment for kernel in self.kernels}
+        of_modules = {moment.module for moment in self.moments} | {call.module for call in self.calls}
+        of_modules |= {storage.owner for storage in self.storages}
         live: set[int] = set()
-        for moment, number, nbytes in self.events:
-            is_known = 0 <= moment < moments and 0 <= number < storages
-            yield is_known, "an event has an unknown moment or storage"
-            in_turn = (number in live) == (not nbytes) and nbytes in (0, self.storages[number].nbytes)
-            yield in_turn, "a storage is allocated while it is live, freed while it is not, or of another size"
-            (live.discard if number in live else live.add)(number)
-        total = sum(nbytes for *_, nbytes in self.events)
-        yield total < MOST_LIVE, "it allocates more than any device can address"
+        for moment, storage, nbytes in self.events:
+            is_known = 0 <= moment < moments and 0 <= storage < storages and nbytes >= 0
+            if not is_known or (storage in live) == bool(nbytes) or nbytes not in (0, self.storages[storage].nbytes):
+                return False
+            live ^= {storage}
+        return of_moments <= set(range(moments)) and of_modules <= set(range(-1, modules))
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Union
 
 
@@ -23,12 +22,6 @@ class TensorSpec:
     dtype: str
     nbytes: int
     batch_axes: tuple[int, ...] = ()
-
-    def contradiction(self) -> str:
-        """Return what is wrong in a tensor that was read; "" if nothing is."""
-        sizes_fit = min(*self.shape, self.nbytes, 0) == 0 and prod(filter(None, self.shape)) < 1 << 63
-        axes_exist = min(self.batch_axes, default=0) >= 0 and max(self.batch_axes, default=-1) < len(self.shape)
-        return "" if sizes_fit and axes_exist else f"no tensor has the shape {self.shape}, or these bytes or batch axes"
 
     @property
     def shown(self) -> list[int]:
@@ -49,10 +42,6 @@ class Group:
 
     items: tuple[Structure, ...]
     names: tuple[str, ...] | None = None
-
-    def contradiction(self) -> str:
-        """Return what is wrong in a group that was read; "" if nothing is."""
-        return "" if self.names is None or len(self.names) == len(self.items) else "it has other names than items"
 
 
 Structure = Union[TensorSpec, Group, None]  # A module's inputs or outputs; None without any tensor.
@@ -169,10 +158,6 @@ class Experts:
     params: int
     keys: tuple[int, ...]
 
-    def contradiction(self) -> str:
-        """Return what is wrong in experts that were read; "" if nothing is."""
-        return "" if self.count > 0 and self.chosen >= 0 <= self.params else "its counts are not those of experts"
-
     @property
     def active_params(self) -> int:
         """The parameters that a token uses."""
@@ -225,12 +210,6 @@ class Flow:
     owners: tuple[int, ...]
     links: tuple[Link, ...]
 
-    def contradiction(self) -> str:
-        """Return what is wrong in a flow that was read; "" if nothing is."""
-        steps = len(self.owners)
-        in_order = all(0 <= link.source < link.target < steps for link in self.links)
-        return "" if in_order else "a link is not from a step to a later one"
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -260,9 +239,6 @@ class Trace:
     """None if nothing ran."""
     experts: tuple[Experts, ...] = ()
     adapters: tuple[Adapter, ...] = ()
-
-
-NODE_KINDS = ("input", "output", "module", "function", "group")
 
 
 @dataclass(frozen=True, slots=True)

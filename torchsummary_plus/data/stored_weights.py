@@ -28,11 +28,6 @@ class WeightEntry:
     file: str
     params: int | None = None
 
-    def contradiction(self) -> str:
-        """Return what is wrong in an entry that was read; "" if nothing is."""
-        sizes = (*self.shape, self.nbytes, self.num_params)
-        return "" if all(0 <= size < 1 << 63 for size in sizes) else f"no tensor has the shape {self.shape}"
-
     @property
     def num_params(self) -> int:
         """The number of the model's parameters that it stores."""

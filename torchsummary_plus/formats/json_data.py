@@ -6,9 +6,8 @@ version of its major one: missing fields have their defaults, unknown ones are i
 are those of a batch of 1, and ``batch_axes`` lists the axes that scale with the batch. Sizes are in bytes.
 
 Dataclasses and mappings become objects, tuples become arrays. A tuple of a type in ``BY_COLUMN`` becomes one object
-with an array per field. Within a union of dataclasses, the keys of the object determine the class. A dataclass whose
-fields can contradict one another has a method ``contradiction``, which says what is wrong in data that was read, or
-returns "". It covers the classes written by column inside it.
+with an array per field. Within a union of dataclasses, the keys of the object determine the class.
+A result that was read is shown once, which fails where its figures contradict one another.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..data.errors import InputError
+from ..data.errors import InputError, SummaryError
 from ..data.memory_records import Doubt, Kernel, ModuleCall, Moment, StorageSpec
 from ..data.records import Link
 from ..data.regular_files import parsed
@@ -112,9 +111,9 @@ class Codec:
             return {name: way.out(getattr(value, name)) for name, way in ways.items()}
 
         def back(data: Any) -> Any:
-            value = kind(**self._read(kind, data, ways))
-            if hasattr(kind, "contradiction") and (wrong := value.contradiction()):
-                raise InputError(f"the {kind.__name__} contradicts itself: {wrong}")
+            value: Any = kind(**self._read(kind, data, ways))
+            if hasattr(kind, "_check"):
+                value._check()
             return value
 
         return Way(out, back, reference)
@@ -231,6 +230,11 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
         result: Result = Codec(names, is_exact=version == VERSION).way(kind).back(data)
     except RecursionError:
         raise InputError("the text is not valid JSON: it is nested too deeply") from None
+    except SummaryError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"the {kind.__name__} contradicts itself and cannot be shown: {why}") from error
     return result
 
 

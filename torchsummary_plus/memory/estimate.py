@@ -10,7 +10,6 @@ from itertools import accumulate, compress
 from ..data.answers import FREES_CACHE, OF_RANK
 from ..data.errors import InputError
 from ..data.memory_records import (
-    ALL_KINDS,
     COMPILED,
     COMPILED_ON_CUDA,
     LEAST_DOUBT,
@@ -125,17 +124,6 @@ class Estimate:
     log: MemoryLog
     kv_cache_bytes: int = 0
     """In inference, the cache of keys and values, or recurrent states, at the end of the last forward."""
-
-    def contradiction(self) -> str:
-        """Return what is wrong in an estimate that was read; "" if nothing is."""
-        if self.backend not in ("cpu", "cuda") or not self.at_peak.keys() <= set(ALL_KINDS):
-            return "it is of no known device, or has unknown kinds of memory"
-        if tuple(module.path for module in self.by_module) != self.log.module_paths:
-            return "its modules are not those of its log"
-        totals = (self.peak_bytes, self.reserved_bytes, self.steady_bytes, self.outside_bytes, self.kv_cache_bytes)
-        sizes = (*totals, *self.at_peak.values())
-        known_gpu = not self.info.gpu or named_gpu(self.info.gpu) is not None
-        return "" if known_gpu and min(sizes) >= 0 else "it has a negative size, or an unknown GPU"
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:

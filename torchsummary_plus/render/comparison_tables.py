@@ -64,10 +64,6 @@ class Compared:
     ratios: bool = False
     changes_only: bool = False
 
-    def contradiction(self) -> str:
-        """Return what is wrong in a comparison that was read; "" if nothing is."""
-        return "" if self.entries else "it has no entries"
-
 
 LOWER_IS_BETTER = (
     "total_params", "total_mult_adds", "total_flops", "forward_backward_bytes", "param_bytes", "total_bytes",

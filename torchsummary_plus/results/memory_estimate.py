@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..data.errors import InputError
 from ..data.units import in_common_unit
 from ..formats.table import Table
 from ..formats.text import WIDTH, answer_text, table_text
@@ -106,6 +107,13 @@ class MemoryEstimate(Views, Figures, Estimate):
         time = self.known_time()
         of_time = () if time is None else (tables_section("Time", time_tables(time)),)
         return (memory_section(self, answer, by_module), *of_time)
+
+    def _check(self) -> None:
+        if not self.log.is_consistent or self._run(self.log).peak_bytes != self.peak_bytes:
+            raise InputError("the MemoryEstimate contradicts itself: its peak is not that of its log")
+        super()._check()
+        self.tables(columns=REPORT_COLUMNS, style="tree")
+        _ = self.fits("24GiB"), self.by_call, self.known_time()
 
     def _headline(self) -> tuple[str, str]:
         return str(self.info), f"Peak: {in_common_unit(self.peak_bytes)}, in the {place(self)}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..data.errors import InputError, choice_error
-from ..data.records import NODE_KINDS, GraphEdge, GraphNode, Run
-from ..data.units import describe, one_line
+from ..data.records import GraphEdge, GraphNode, Run
+from ..data.units import one_line
 from ..render.graph import graph_of
 from ..render.graph_tables import graph_tables
 from ..table.columns import check_layout
@@ -43,17 +43,14 @@ class ModelGraph(Views):
     edges: tuple[GraphEdge, ...]
     run: Run
 
-    def contradiction(self) -> str:
-        """Return what is wrong in a graph that was read; "" if nothing is."""
+    def _check(self) -> None:
         known: set[int | None] = {None}
         for node in self.nodes:
-            if node.index in known or node.parent not in known or min(node.repeats, node.call, node.calls) < 1:
-                return f"node {node.index} is there twice, before the group that it is in, or a part of a call"
-            if node.kind not in NODE_KINDS:
-                return f"{describe(node.kind)} is no kind of node"
+            if node.index in known or node.parent not in known:
+                raise InputError(f"the ModelGraph has node {node.index} twice, or before the group that it is in")
             known.add(node.index)
-        ends = {end for edge in self.edges for end in (edge.source, edge.target)}
-        return "" if ends <= known else "an edge ends at no node"
+        super()._check()
+        self.to_dot()
 
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart, which GitHub draws from a ``mermaid`` block (up to 500 edges)."""

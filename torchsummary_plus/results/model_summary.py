@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
+from ..data.errors import InputError
 from ..data.units import OLD_MB, one_line
 from ..formats.cells import CellStyle, written
 from ..formats.text import columns_of, fitted, rich_text, summary_text
@@ -14,7 +15,7 @@ from ..render.figure import placed
 from ..table.build import GUESSES, report_totals, summary_table
 from ..table.columns import FRAME_COLUMNS, check_layout, default_names
 from ..table.lines import ALL_ROWS, RowView, row_view
-from ..table.rows import Report
+from ..table.rows import Report, is_tree
 from .shells import is_echo, takes_html
 from .views import OF_ROWS, Chosen, Columns, Depth, Figures, ShownLook, Views
 
@@ -206,6 +207,14 @@ class ModelSummary(Views, Figures, Report):
         from .model_graph import as_graph
 
         return as_graph(self, depth, repeats)
+
+    def _check(self) -> None:
+        if not is_tree(self.rows) or sum(row.num_params for row in self.rows) != self.total_params:
+            raise InputError("the ModelSummary contradicts itself: its rows are no tree, or add up to another total")
+        super()._check()
+        self.tables(columns=("params_arithmetic", "mult_adds_arithmetic"))
+        if self.flow is not None:
+            self.graph(repeats="show")
 
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"

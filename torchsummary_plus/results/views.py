@@ -209,6 +209,12 @@ class Views(ABC):
 
         return from_text(cls, text, cls._named_types())
 
+    def _check(self) -> None:
+        """Show a result that was read, once; that raises where its figures contradict one another."""
+        self.to_text()
+        for number, _ in enumerate(self.tables(style="tree")):
+            self.to_csv(table=number)
+
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12) of :meth:`to_json`'s output."""

@@ -118,7 +118,7 @@ def grown(
         mult_adds=None if few.mult_adds is None else counts("mult_adds"),
         uncounted=counts("uncounted"),
     )
-    if log.contradiction():
+    if not log.is_consistent:
         raise NotRepeatingError
     return log
 

@@ -10,8 +10,6 @@ from operator import attrgetter
 
 from ..data.memory_records import RowMemory
 from ..data.records import (
-    FROM_INPUT,
-    RETURNED,
     Adapter,
     Call,
     Experts,
@@ -103,22 +101,6 @@ class Report:
     """How many parameters, rather than elements, have no shape yet; ``total_params`` does not count them."""
     uninitialised_buffers: int = 0
     """How many buffers have no shape yet; ``buffer_bytes`` does not count them."""
-
-    def contradiction(self) -> str:
-        """Return what is wrong in a report that was read; "" if nothing is."""
-        return (
-            rows_contradiction(self.rows)
-            or ("" if len(self.row_memory) in (0, len(self.rows)) else "the memory is not that of its rows")
-            or ("" if self.flow is None else flow_contradiction(self.flow, self.rows))
-            or ("" if sum(row.num_params for row in self.rows) == self.total_params else "its rows add up to others")
-            or ("" if all(size >= 0 for size in self._sizes()) else "a count or size is negative")
-        )
-
-    def _sizes(self) -> tuple[int, ...]:
-        return (
-            self.total_params, self.trainable_params, self.total_mult_adds, self.input_bytes,
-            self.forward_backward_bytes, self.param_bytes, self.buffer_bytes,
-        )  # fmt: skip
 
     @property
     def active_params(self) -> int:
@@ -477,25 +459,13 @@ def when_finished(row: Row) -> tuple[bool, int]:
     return (True, row.index) if row.finished is None else (False, row.finished)
 
 
-def rows_contradiction(rows: Sequence[Row]) -> str:
-    """Return what is wrong in rows that were read, which are listed as a tree in pre-order; "" if nothing is."""
+def is_tree(rows: Sequence[Row]) -> bool:
+    """Return whether rows are a tree in pre-order, as their parents and depths say."""
     around: list[int | None] = [None]
     for place, row in enumerate(rows):
         while around and around[-1] != row.parent:
             around.pop()
         if row.index != place or not around or row.depth != len(around) - 1 or (row.parent is None) != (place == 0):
-            return f"row {place} is not where its parent and depth say"
-        if row.called != (row.finished is not None) or not (row.user is None or 0 <= row.user < len(rows)):
-            return f"row {place} has the end of another's call, or is used by no row"
-        figures = (row.num_params, row.trainable_params, row.total_params, row.own_mult_adds, row.mult_adds)
-        outside = (row.unregistered_params, row.uninitialised_params)
-        if min(*figures, *outside, row.output_bytes, row.active_params, row.param_bytes) < 0:
-            return f"a count of row {place} is negative"
+            return False
         around.append(place)
-    return "" if rows else "it has no rows"
-
-
-def flow_contradiction(flow: Flow, rows: Sequence[Row]) -> str:
-    """Return what is wrong in a flow between rows that was read; "" if nothing is."""
-    owners = [owner for owner in flow.owners if owner not in (FROM_INPUT, RETURNED)]
-    return "" if all(0 <= owner < len(rows) and rows[owner].called for owner in owners) else "a step belongs to no call"
+    return True
