@@ -27,7 +27,7 @@ TOP = ("", "__main__", "legacy")
 """Files outside any room ("" is the package's ``__init__``), which may import from all of them."""
 
 WITHOUT_TORCH = ("data", "formats", "memory", "timing", "render", "results")
-PLAIN_FILES = tuple(f"table.{name}" for name in ("rows", "lines", "columns", "build"))
+PLAIN_FILES = tuple(f"table.{name}" for name in ("rows", "lines", "columns"))
 """The half of the table's room that begins where a pass has ended."""
 
 

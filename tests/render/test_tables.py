@@ -7,9 +7,9 @@ from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from tests.parts import of_parts
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.formats.cells import CellStyle, written
+from torchsummary_plus.formats.table import CellStyle, written
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.table.build import summary_table
+from torchsummary_plus.table.columns import summary_table
 
 
 def described(functional: bool = False, memory: str | None = None) -> ModelSummary:

@@ -12,7 +12,7 @@ from torchsummary_plus import InputError, ModelSummary, summary
 from torchsummary_plus.data.memory_records import KINDS
 from torchsummary_plus.data.units import UNITS
 from torchsummary_plus.formats.table import Table
-from torchsummary_plus.table.build import GUESSES, SIZES
+from torchsummary_plus.table.columns import GUESSES, SIZES
 
 BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, "MB": 10**6}
 

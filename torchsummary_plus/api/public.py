@@ -25,8 +25,7 @@ from ..data.errors import InputError, SummaryError
 from ..data.units import describe
 from ..formats.text import printable
 from ..live.isolation import signals_held
-from ..results.shells import note_shown, takes_html
-from ..results.views import Views
+from ..results.views import Views, note_shown, takes_html
 
 P = ParamSpec("P")
 R = TypeVar("R")

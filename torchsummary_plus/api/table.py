@@ -119,7 +119,8 @@ def summary(
     look = Presentation(style, depth, names).with_look(
         {"rows": rows, "repeats": repeats, "row_settings": row_settings, "col_width": col_width}
     )
-    is_of_rank = is_sharded(model) or (isinstance(memory, Mapping) and memory.get("world_size") is not None)
+    is_part = is_sharded(model)
+    is_of_rank = is_part or (isinstance(memory, Mapping) and memory.get("world_size") is not None)
     chosen_names(names, memory is not None, is_of_rank)  # Raises for an unknown column.
     if look.style == "rich":
         need_extra("rich", "rich")
@@ -143,7 +144,7 @@ def summary(
 
             estimate, shares = memory_of(tree, example_of, memory, options.device, passed, result.rows)
             result = replace(result, row_memory=shares, memory=estimate)
-        elif is_sharded(tree.modules[0]):
+        elif is_part:
             from ..ranks.wrappers import shards_of  # Imported here: it imports torch.distributed, which takes a while.
 
             by_module = {path: RowMemory(shards=shards) for path, shards in shards_of(tree.modules[0])}

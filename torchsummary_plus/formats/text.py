@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ..data.errors import need_extra
 from ..data.units import visible
-from .cells import CellStyle, written
-from .table import Table, guides, on_lines, with_short_cells
+from .table import CellStyle, Table, guides, on_lines, with_short_cells, written
 
 if TYPE_CHECKING:
     from rich.console import Console

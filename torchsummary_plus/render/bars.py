@@ -14,7 +14,7 @@ from ..data.errors import choice_error
 from ..data.units import one_line
 from ..formats.table import Cell, TableRow
 from ..memory.estimate import Estimate
-from ..table.columns import check_view
+from ..table.columns import check_layout, chosen_names
 from ..table.lines import flat_lines
 from ..table.rows import Report
 from . import figure as fig
@@ -40,7 +40,8 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
     """Draw the table lines with the largest values of a column, coloured by class. Raises :class:`InputError`."""
     if by not in MEASURES:
         raise choice_error("by", by, MEASURES)
-    check_view("torchsummary", depth, (by,), report.has_memory, report.is_sharded)
+    check_layout("torchsummary", depth)
+    chosen_names((by,), report.has_memory, report.is_sharded)
     column = COLUMNS[by]
     bars = []
     for line in flat_lines(report, depth):
@@ -58,7 +59,7 @@ def draw_layers(report: Report, by: str, top: int, depth: int | None, place: Pla
 
 def draw_holders(estimate: Estimate, top: int, depth: int | None, place: Place) -> Axes:
     """Draw the modules that hold most of the peak, by kind. Raises :class:`InputError`."""
-    check_view("torchsummary", depth, None)
+    check_layout("torchsummary", depth)
     by_path: dict[str, Counter[str]] = {}
     for module in estimate.by_module:
         path = module.path if depth is None else ".".join(module.path.split(".")[:depth])

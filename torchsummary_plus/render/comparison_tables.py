@@ -11,10 +11,16 @@ from ..data.errors import choice_error
 from ..data.memory_records import StepInfo
 from ..data.records import Group, Structure
 from ..data.units import structure_text
-from ..formats.cells import as_flops, meant
-from ..formats.table import Cell, Field, Table, TableRow, Total
-from ..table.build import GUESSES, column_field, report_totals, unregistered_note, without_shape
-from ..table.columns import chosen_names, default_names
+from ..formats.table import Cell, Field, Table, TableRow, Total, as_flops, meant
+from ..table.columns import (
+    GUESSES,
+    chosen_names,
+    column_field,
+    default_names,
+    report_totals,
+    unregistered_note,
+    without_shape,
+)
 from ..table.lines import STYLES, Line
 from ..table.rows import Report
 from .alignment import ComparedLayer, align

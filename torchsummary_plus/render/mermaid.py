@@ -11,7 +11,7 @@ from itertools import count, groupby
 from ..data.errors import InputError, choice_error
 from ..data.records import GraphEdge, GraphNode
 from ..data.units import one_line, structure_text
-from ..table.columns import check_view
+from ..table.columns import check_layout
 from ..table.rows import Report, Row
 from .graph import graph_of
 from .graph_tables import TINT, carried_text, colours, counted, kind_of, nested, title_of
@@ -177,7 +177,7 @@ def mermaid_text(report: Report, kind: str, depth: int | None) -> str:
     """Return a diagram down to ``depth``; None is the deepest within Mermaid's limits. Raises :class:`InputError`."""
     if kind not in KINDS:
         raise choice_error("kind", kind, KINDS)
-    check_view("tree", depth, None)
+    check_layout("tree", depth)
     if kind == "flow" and report.run.kind == "none":
         raise InputError("nothing ran, so there is no flow of calls; pass summary input_size= or input_data=")
     deepest = max(row.depth for row in report.rows)

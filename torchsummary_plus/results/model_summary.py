@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from ..data.errors import InputError
 from ..data.units import OLD_MB, one_line
-from ..formats.cells import CellStyle, written
+from ..formats.table import CellStyle, written
 from ..formats.text import columns_of, fitted, rich_text, summary_text
 from ..render.columns import added_names
 from ..render.figure import placed
-from ..table.build import GUESSES, report_totals, summary_table
-from ..table.columns import FRAME_COLUMNS, check_layout, default_names
+from ..table.columns import FRAME_COLUMNS, GUESSES, check_layout, default_names, report_totals, summary_table
 from ..table.lines import ALL_ROWS, RowView, row_view
 from ..table.rows import Report, is_tree
-from .shells import is_echo, takes_html
-from .views import OF_ROWS, Chosen, Columns, Depth, Figures, ShownLook, Views
+from .views import OF_ROWS, Chosen, Columns, Depth, Figures, ShownLook, Views, is_echo, takes_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,7 +24,6 @@ from ..live.storages import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
 from ..trace.kernels import run_really
-from .data_flow import Provenance
 from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree
 from .experts import Routing, expert_candidates, find_adapters, find_experts
 from .failures import forward_error
@@ -32,7 +31,7 @@ from .forward import Listener, Pass, deep_stack, originals_of, put_back
 from .inputs import Example, realise
 from .mode_setting import set_mode
 from .modules import ModuleTree, hooks_around, tensors_in, unwrapped, wrapped
-from .recorder import Functions, Recorder
+from .recorder import Functions, Provenance, Recorder
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassO
         if example is None:
             device = str(options.device or tree.device())
             specs, run = tree.specs(), Run("none", "no input was given", device, None)
-            experts = find_experts(tree, specs, expert_candidates(tree, specs), {})
-            return Trace(specs, (), None, run, None, experts, find_adapters(tree, specs))
+            experts = find_experts(tree, specs, expert_candidates(tree, specs), {}) if tree.may_have_experts else ()
+            return Trace(specs, (), None, run, None, experts, find_adapters(tree, specs) if tree.has_adapters else ())
         failed: ForwardError | None = None
         inputs, grows = example, False
         while True:
@@ -108,8 +107,8 @@ class Attempts:
         self.options = options
         self.tree = tree
         self.specs = tree.specs()
-        self.candidates = expert_candidates(tree, self.specs)
-        self.adapters = find_adapters(tree, self.specs)
+        self.candidates = expert_candidates(tree, self.specs) if tree.may_have_experts else []
+        self.adapters = find_adapters(tree, self.specs) if tree.has_adapters else ()
         self.own_device = tree.device()
         self.fakes: dict[int, torch.Tensor] = {}
         self.routers: Routers | None = None

@@ -47,7 +47,8 @@ class FakeEnvironment:
             is_small = tensor.numel() <= SMALL and not tensor.requires_grad
             return tensor if is_small or isinstance(tensor, Fake) else self._stand_in(tensor)
 
-        return copied_tree(tree, self._stand_in, other, away_as_fakes(self.device))
+        away = away_as_fakes(self.device) if tree.is_offloaded else AS_THEY_ARE
+        return copied_tree(tree, self._stand_in, other, away)
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a model tensor's fake on the device; CPU scalars stay on the CPU, and integer scalars stay real."""

@@ -19,7 +19,7 @@ from ..data.records import LayerSpec, ModuleSpec, ParameterSpec, Setting
 from ..data.units import is_integer
 from ..live import compat
 from ..live.copying import INERT, own_attributes
-from ..live.offloading import execution_device
+from ..live.offloading import HOOK, execution_device
 from ..live.packed import packed_parameters
 from ..live.storages import stored
 from ..live.structures import CLASSES, dtype_name, held_bytes, logical_shape
@@ -27,6 +27,10 @@ from ..live.structures import CLASSES, dtype_name, held_bytes, logical_shape
 CPU = torch.device("cpu")
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+PARTS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList)
+"""Modules whose items may be experts, of which a router chooses."""
+ADAPTED = ("adapter_layer_names", "peft_config")
+"""Attributes of a module with adapters, or of its class."""
 
 
 class ModuleTree:
@@ -61,6 +65,10 @@ class ModuleTree:
         self._walk(model)
         self.unregistered = len(self.modules)
         self._find_unregistered()
+        self.is_offloaded = self.has_adapters = self.may_have_experts = False
+        self.packed: set[int] = set()
+        """The modules that may hold packed weights."""
+        self._find_kinds()
 
     def on(self, modules: list[nn.Module], copy_of: Callable[[Any], Any]) -> ModuleTree:
         """Return the tree of a copy of the model, whose modules have the same numbers."""
@@ -149,6 +157,19 @@ class ModuleTree:
                 known.add(id(parameter))
                 self._unregistered_parameters.setdefault(position, []).append((name, parameter))
 
+    def _find_kinds(self) -> None:
+        """Ask once what modules may be besides plain layers, so that the table of a plain model never does."""
+        for index, (module, attributes) in enumerate(zip(self.modules, self.attributes)):
+            kind, own = type(module), vars(module)
+            self.is_offloaded = self.is_offloaded or HOOK in own
+            self.has_adapters = self.has_adapters or any(name in own or hasattr(kind, name) for name in ADAPTED)
+            values = [value for _, value in attributes if issubclass(type(value), torch.ScriptObject)]
+            if values or isinstance(module, torch.jit.ScriptModule):
+                self.packed.add(index)
+            has_parameters = module._parameters or index in self._unregistered_parameters or index in self.packed
+            if isinstance(module, PARTS) or (has_parameters and not kind.__module__.startswith("torch.nn.")):
+                self.may_have_experts = True
+
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield all parameters, then all buffers, of the registered modules; shared ones repeat."""
         for kind in ("_parameters", "_buffers"):
@@ -162,7 +183,7 @@ class ModuleTree:
 
         Without any, or on ``meta``, it is the CPU.
         """
-        device = execution_device(self.modules)
+        device = execution_device(self.modules) if self.is_offloaded else None
         for tensor in self.tensors() if device is None else ():
             if device is None or tensor.is_cuda:
                 device = tensor.device
@@ -205,9 +226,12 @@ class ModuleTree:
                     is_masked = name == "original" or name.endswith("_orig")
                     pruned = pruned_elements(module, name, p) if is_masked else None
                     parameters.append(keys.spec(name, p, p.requires_grad, pruned))
-            held = self.attributes[index] if self.attributes else own_attributes(module)  # A copy's tree keeps none.
-            for name, tensor in packed_parameters(module, held):
-                parameters.append(replace(keys.spec(name, tensor, False), registered=registered))
+            if index in self.packed:
+                held = (
+                    self.attributes[index] if self.attributes else own_attributes(module)
+                )  # A copy's tree keeps none.
+                for name, tensor in packed_parameters(module, held):
+                    parameters.append(replace(keys.spec(name, tensor, False), registered=registered))
             layer = layer_spec(module, base, constants, parameters)
             for name, p in self._unregistered_parameters.get(index, ()):
                 parameters.append(keys.spec(name, p, p.requires_grad))

@@ -59,11 +59,11 @@ def registered(table: dict[str, Formula], ops: Sequence[OpOverloadPacket | str],
     return Registered(formula, forget)
 
 
-def register_formula(*ops: OpOverloadPacket | str) -> Callable[[F], F]:
-    """Register a formula for good, as the package's own are; see :func:`register_mult_adds`."""
+def register_formula(words: str) -> Callable[[F], F]:
+    """Register a formula for good, as the package's own are, for a list of operators; see :func:`names`."""
 
     def register(formula: F) -> F:
-        _add(FORMULAS, ops, formula)
+        _add(FORMULAS, names(words), formula)
         return formula
 
     return register
