@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchsummary_plus.compiled.subprocess import SECONDS_BETWEEN_TICKS, in_subprocess
+from torchsummary_plus.compiled.estimate import SECONDS_BETWEEN_TICKS, in_subprocess
 from torchsummary_plus.data.errors import UnsupportedError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")

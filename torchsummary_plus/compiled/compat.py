@@ -28,7 +28,6 @@ from ..ops.backends import FORMATS, keeps_last_on_cuda
 from ..ops.scratch.cuda.cudnn.cards import Card
 from ..ops.shapes.registry import is_channels_last
 from ..step.autograd.cuda_functions import attention
-from . import engine
 
 _ALL = "compiled=True is answered with the estimate of the uncompiled step"
 _CUDA = f"{_ALL} on CUDA"
@@ -113,13 +112,6 @@ def _reinterpreted(x: Tensor, size: Any, stride: Any, offset: int = 0) -> Tensor
 
 UNTUNED = "matrix products whose sizes are not aligned: torch.compile may pad them, which it decides by timing"
 """The assumption for matrix products."""
-
-PRESENT: dict[tuple[Any, str], Any] = {
-    (torch.cuda, "is_available"): always(True),
-    (torch.cuda, "device_count"): always(1),
-    (torch.autograd, "grad"): engine.grad,
-}
-"""What torch finds while it compiles: one GPU, and gradients without the engine."""
 
 
 class Guard(nullcontext[None]):

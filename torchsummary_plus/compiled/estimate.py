@@ -1,35 +1,39 @@
 """A step as compiled, if that can be predicted, else as its uncompiled source with the reason.
 
-A process keeps its answers while their models live, since compiling takes longer than all else.
+What compiles it may change anything in torch, so it runs in a forked copy of the process, within a time limit. A fork
+has the user's model, functions and notebook without sending them; pages are shared until someone writes them, so
+weights are not copied.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import marshal
-import pickle
+import contextvars
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable, MutableMapping
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
-from types import FunctionType, ModuleType
-from typing import Any
-from weakref import WeakKeyDictionary
+from textwrap import shorten
+from time import monotonic
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
 
 from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog
-from ..live.copying import is_library
 from ..live.versions import parsed
 from ..step.fake_steps import NeedsValuesError, Task
-from .subprocess import in_subprocess
 
+Result = TypeVar("Result")
 SECONDS = 900.0
 """After how many seconds the uncompiled step is the answer."""
-ANSWERS: MutableMapping[nn.Module, dict[bytes, MemoryLog]] = WeakKeyDictionary()
-CONFIGS = "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"
+SECONDS_BETWEEN_TICKS = 0.5
+STACK_BYTES = 256 << 20
+LONGEST = 200
+"""Most characters of a reason."""
 
 
 def is_known_release() -> bool:
@@ -48,15 +52,12 @@ def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> Memo
         except NeedsValuesError:
             raise UnsupportedError("its code reads tensors' values") from None
 
-    key, known = key_of(task), ANSWERS.setdefault(task.tree.modules[0], {})
     try:
         if any(moment.operator == "aten::_cudnn_rnn" for moment in source.moments):
             raise UnsupportedError("recurrent layers on CUDA, which torch.compile does not compile")
-        log = known[key] if key in known else in_subprocess(work, SECONDS, tick)
+        log = in_subprocess(work, SECONDS, tick)
     except UnsupportedError as error:
         return replace(source, assumptions=(*source.assumptions, f"{NOT_COMPILED}{error}"))
-    if key is not None:
-        known[key] = log
     first = len(log.moments)
     return replace(
         log,
@@ -68,40 +69,68 @@ def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> Memo
     )
 
 
-def key_of(task: Task) -> bytes | None:
-    """Return what identifies a step's answer; None if something that it depends on cannot be described."""
-    imported: dict[str, Any] = sys.modules
-    configs = [imported[name].get_hash() for name in CONFIGS if name in imported]
-    precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
-    device = str(task.device), task.capability, task.cudnn.card, task.cudnn.how
-    buffer = io.BytesIO()
-    try:
-        parts = task.tree.called, task.tree.modules, task.example, task.step, device, configs, precision
-        _Describing(buffer).dump(parts)
-    except Exception:  # Whatever a class raises that cannot be pickled.
-        return None
-    return hashlib.sha256(buffer.getvalue()).digest()
+def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[], None]) -> Result:
+    """Return what ``work`` returns in a fork; meanwhile, call ``tick`` here from time to time.
+
+    Raises :class:`UnsupportedError` with the reason if it fails, takes longer than ``seconds``, or cannot be forked.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise UnsupportedError(f"a process cannot be forked on {sys.platform}")
+    context, deadline = multiprocessing.get_context("fork"), monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="torchsummary_plus_", ignore_cleanup_errors=True) as folder:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(work, there, folder), daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Of threads, which this process does not wait for.
+            process.start()
+        there.close()
+        try:
+            while not here.poll(SECONDS_BETWEEN_TICKS):
+                if monotonic() > deadline:
+                    raise UnsupportedError(f"it took longer than {seconds:.0f} seconds")
+                tick()
+            result, reason = here.recv()
+        except EOFError:
+            process.join()
+            raise UnsupportedError(f"its process ended with exit code {process.exitcode}") from None
+        finally:
+            process.kill()
+            process.join()
+            here.close()
+    if reason:
+        raise UnsupportedError(reason)
+    return result  # type: ignore[no-any-return]
 
 
-class _Describing(pickle.Pickler):
-    """Pickles what an answer depends on: tensors without their values, functions with their code."""
+def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
+    """Send the work's result, or the reason why there is none.
 
-    def reducer_override(self, value: Any) -> Any:
-        """Describe what cannot be pickled, or may change behind its name."""
-        kind = type(value)
-        if isinstance(value, FunctionType):
-            code = value.__code__
-            used = {} if is_library(code.co_filename) else value.__globals__
-            names = {name: used[name] for name in code.co_names if name in used}
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            return tuple, ((marshal.dumps(code), cells, value.__defaults__, value.__kwdefaults__, names),)
-        is_private = kind.__module__.startswith("torch._") and not isinstance(value, nn.Module)
-        if isinstance(value, Tensor):
-            text = f"{kind} {value.shape} {value.stride()} {value.dtype} {value.device} {value.requires_grad}"
-        elif isinstance(value, ModuleType):
-            text = value.__name__
-        elif is_private or (isinstance(value, type) and value.__module__ != "builtins"):
-            text = f"{kind.__qualname__} {id(value)}"
-        else:
-            return NotImplemented
-        return str, (text,)
+    It runs in a thread of its own: OpenMP's threads do not survive a fork, and the thread that used them before would
+    wait for them.
+    """
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = folder
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    for descriptor in (1, 2):
+        os.dup2(sys.stdout.fileno(), descriptor)
+
+    def run() -> None:
+        try:
+            there.send((work(), ""))
+        except BaseException as error:
+            there.send((None, _reason(error)))
+
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
+    thread.start()
+    thread.join()
+
+
+def _reason(error: BaseException) -> str:
+    """Return the message for users that an error was raised from, or the first words of its own."""
+    if "fork-based multiprocessing" in str(error):  # torch/csrc/autograd/engine.cpp, track_bad_autograd_forks
+        return "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, UnsupportedError):
+        cause = cause.__cause__ or cause.__context__
+    return shorten(f"{type(error).__name__}: {error}" if cause is None else str(cause), LONGEST)

@@ -10,36 +10,40 @@ Only for a process that ends afterwards.
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import getitem
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 
 from ..data.errors import UnsupportedError
 from ..data.memory_records import NO_GRAPH, MemoryLog
 from ..live import compat
+from ..live.cuda_calls import always
 from ..live.fakes import Fake, is_plain, standing_in_for
 from ..live.isolation import global_state_kept, gradients
 from ..live.offloading import AS_THEY_ARE
 from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
 from ..step.compiling import has_compiled
 from ..step.fake_steps import Task, record_once
+from ..step.ledger import Ledger
 from ..step.step_copy import Surroundings, with_loss
 from ..table.attempts import NeedsIntegerError
-from ..table.forward import Pass, deep_stack
+from ..table.forward import Pass, deep_stack, module_of
 from ..table.inputs import realise
 from ..table.mode_setting import set_mode
 from ..table.modules import tensors_in
 from ..trace.kernels import run_really
 from . import compat as names
-from .owners import compile_with_owners
 
 TIMED = "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"
 LEFT_OUT = {
@@ -47,6 +51,8 @@ LEFT_OUT = {
     **dict.fromkeys(TIMED, "max-autotune: kernels are chosen by timing on the device; estimated with the default ones"),
 }
 """Options of inductor that are left out, with the assumption that says so."""
+ROOT = re.compile(r"L\['\w+'\](\.__self__)?\.?")
+"""How Dynamo calls the module whose forward it compiles; the names of modules inside begin so."""
 OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 
 
@@ -87,7 +93,7 @@ def _install(task: Task, notes: dict[str, None], scopes: list[dict[str, Any]]) -
         names.stand_in_for_gpu(task.cudnn.card, task.capability, notes)
     names.skip_package(__name__.partition(".")[0])
     names.wrap(names.INSTALL_GLOBAL, partial(_install_for_every_copy, scopes))
-    names.wrap(names.COMPILE_FORWARD, compile_with_owners)
+    names.wrap(names.COMPILE_FORWARD, _compile_with_owners)
     names.CONTEXT.enter_exit_hooks = property(
         partial(_hooks, notes), lambda self, hooks: vars(self).update(enter_exit_hooks=hooks)
     )
@@ -154,6 +160,43 @@ def _install_for_every_copy(
     scopes.append(graph.global_scope)
 
 
+def _compile_with_owners(own: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compile a forward by inductor; what its code returns to a pass belongs to the modules of the graph.
+
+    Compiled code calls no modules: the graph that it was made of names the module that computes each tensor it keeps.
+    """
+    paths = [_path(node) if isinstance(node, Node) else None for node in module.graph.output_node().args[0]]
+    compiled = own(module, *args, **kwargs)
+    run = compiled.current_callable
+
+    def run_named(inputs: Any) -> Any:
+        watch = names.innermost_mode()
+        if not isinstance(watch, Pass):
+            return run(inputs)
+        ledger = next(listener for listener in watch.listeners if isinstance(listener, Ledger))
+        before, caller = len(ledger.entries), module_of(watch.frame) or 0
+        outputs = run(inputs)
+        modules = {path: number for number, path in enumerate(watch.tree.paths)}
+        for path, output in zip(paths, outputs, strict=True):
+            owner = None if path is None else modules.get(watch.tree.join(caller, path))
+            if owner is not None and isinstance(output, Tensor) and ledger.number_of(output) >= before:
+                ledger.entries[ledger.number_of(output)].owner = owner
+        return outputs
+
+    compiled.current_callable = run_named
+    return compiled
+
+
+def _path(node: Any) -> str | None:
+    """Return the path, in the compiled module, of the one that allocates a node's result; None if that is unknown."""
+    while getattr((source := node.args[0] if node.target is getitem else node).target, "is_view", False):
+        node = source.args[0]
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")  # The latter is a backward's.
+    name = [*stack.values()][-1][0] if stack else ""
+    root = ROOT.match(name)
+    return name[root.end() :] if root else None
+
+
 def _compile(task: Task) -> None:
     """Run a step's compiled code on torch's fake tensors, so that everything in it is compiled."""
     surroundings = Surroundings(task.tree, task.step)
@@ -177,7 +220,7 @@ def _compile(task: Task) -> None:
         gradients(task.step.mode == "train"),
         standing_in_for(task.device, task.capability),
         compat.replaced({(torch.autograd, "backward"): _backward_without_engine}),
-        compat.replaced(names.PRESENT if task.device.type == "cuda" else {}),
+        compat.replaced(ONE_GPU if task.device.type == "cuda" else {}),
         names.FakeTensorMode(allow_non_fake_inputs=True),
         surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving), AS_THEY_ARE) as copy,
     ):
@@ -199,3 +242,56 @@ def _backward_without_engine(tensors: Any, *_: Any, **__: Any) -> None:
     for node in reached(nodes_of([tensors] if isinstance(tensors, Tensor) else list(tensors))):
         if node.name() == ACCUMULATES:
             node.variable.grad = torch.empty_like(node.variable)
+
+
+def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **how: Any) -> tuple[Tensor | None, ...]:
+    """Return the gradients of inputs as ``torch.autograd.grad`` does, whose engine wants a GPU's stream.
+
+    Nodes run in the engine's order, and gradients are reduced to their input's shape and dtype
+    (torch/csrc/autograd/engine.cpp, ``validate_outputs``).
+    """
+    outputs, inputs = ([value] if isinstance(value, Tensor) else list(value) for value in (outputs, inputs))
+    places = [_place(value) for value in inputs]
+    found: dict[Any, Tensor] = {}
+
+    def add(output: Any, gradient: Tensor | None) -> None:
+        if gradient is not None and output is not None and output[0] is not None:
+            expected = output[0]._input_metadata[output[1]]
+            if gradient.shape != expected.shape:
+                gradient = gradient.sum_to_size(tuple(expected.shape))
+            gradient = gradient.to(expected.dtype)
+            found[output] = found[output] + gradient if output in found else gradient
+
+    with torch.set_grad_enabled(how.get("create_graph", False)):
+        for output, gradient in zip(outputs, grad_outputs or [None] * len(outputs)):
+            add(_place(output), torch.ones_like(output) if gradient is None else gradient)
+        nodes = sorted(reached([node for node, _ in found]), key=lambda node: node._sequence_nr())
+        leading = {place[0] for place in places if place is not None}  # To an input.
+        needed = set[Any]()
+        for node in nodes:  # A node's next functions were created before it.
+            if any(following in leading or following in needed for following, _ in node.next_functions):
+                needed.add(node)
+        for node in reversed(nodes):
+            own = [found.get((node, number)) for number in range(len(node._input_metadata))]
+            if node in needed and any(gradient is not None for gradient in own):
+                results = (node if callable(node) else node.apply)(*own)  # The latter is a function in Python.
+                results = results if isinstance(results, tuple) else (results,)
+                for following, gradient in zip(node.next_functions, results):
+                    add(following, gradient)
+    return tuple(None if place is None else found.get(place) for place in places)
+
+
+def _place(value: Any) -> tuple[Any, int] | None:
+    """Return the node and output number that a tensor is; None for one without a gradient."""
+    if not isinstance(value, Tensor) or not value.requires_grad:
+        return None
+    edge = torch.autograd.graph.get_gradient_edge(value)
+    return edge.node, edge.output_nr
+
+
+ONE_GPU: dict[tuple[Any, str], Any] = {
+    (torch.cuda, "is_available"): always(True),
+    (torch.cuda, "device_count"): always(1),
+    (torch.autograd, "grad"): _grad,
+}
+"""What torch finds while it compiles: one GPU, and gradients without the engine."""
