@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .api.memory import estimate_time as estimate_time
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import measure_memory as measure_memory
-    from .api.step_options import StepOptions as StepOptions
+    from .api.step_request import StepOptions as StepOptions
     from .api.table import graph as graph
     from .api.table import summary as summary
     from .api.table import summary_string as summary_string
@@ -56,7 +56,7 @@ _NAMES = {
     "api.generation": "ContextLimit max_context",
     "api.loops": "FirstStep lightning_callback trainer_callback",
     "api.memory": "estimate_memory estimate_time max_batch_size measure_memory",
-    "api.step_options": "StepOptions",
+    "api.step_request": "StepOptions",
     "api.table": "graph summary summary_string",
     "api.tracker": "MemTracker",
     "api.weights": "WeightsFile weights",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus import InputError, StepOptions, compare, estimate_memory, max_batch_size, measure_memory, summary
-from torchsummary_plus.api.step_options import StepArguments
+from torchsummary_plus.api.step_request import StepArguments
 
 ADAM = StepOptions(optimizer="adam", autocast=torch.bfloat16, steps=1)
 KEYWORDS: dict[str, Any] = {"optimizer": "adam", "autocast": torch.bfloat16, "steps": 1}

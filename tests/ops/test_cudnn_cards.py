@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cuda.files import DATA
-from torchsummary_plus.api.step_options import figures_of
+from torchsummary_plus.api.step_request import figures_of
 from torchsummary_plus.memory.gpus import GPUS, find_gpu
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
 from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn

@@ -14,8 +14,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import deep_steps
-from torchsummary_plus.step.deep_steps import largest_stack
-from torchsummary_plus.step.growth import grown
+from torchsummary_plus.step.deep_steps import grown, largest_stack
 
 WORLD: dict[str, Any] = {"dtypes": torch.long, "world_size": 4, "progress": False}
 SHAPE = Config(width=64, depth=7, heads=4, kv_heads=2, hidden=96, vocabulary=128)

@@ -174,7 +174,7 @@ def test_a_loop_over_elements_ends_with_an_error_and_its_cure(monkeypatch: pytes
 
 
 def test_a_step_that_takes_too_long_for_real_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_steps, "LONGEST_STEP", 1000)
+    monkeypatch.setattr(real_steps, "LONGEST", 1000)
     estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian)
     assert "assumed to be False" in estimate.assumptions[0]
 

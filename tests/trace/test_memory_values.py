@@ -94,12 +94,12 @@ class Doubling(Layer):
         return y[y > 0]
 
 
-def test_a_real_forward_leaves_the_parameters_that_it_writes_to() -> None:
+def test_a_real_step_leaves_the_parameters_that_it_writes_to() -> None:
     torch.manual_seed(0)
     model, x = Doubling(), rows()
     before = model.linear.weight.clone()
     estimate = estimate_memory(model, input_data=x, mode="eval")
-    assert "taken from a real forward" in estimate.assumptions[0]
+    assert "taken from a real step" in estimate.assumptions[0]
     assert torch.equal(model.linear.weight, before)
 
 
@@ -119,10 +119,10 @@ def test_the_experts_of_later_steps_are_those_of_changed_weights() -> None:
 def test_without_a_real_step_the_range_has_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, x = Experts(), rows()
-    monkeypatch.setattr(real_steps, "LONGEST_STEP", 0)
+    monkeypatch.setattr(real_steps, "LONGEST", 400_000)  # A forward, but no step.
     estimate = estimate_memory(model, input_data=x, loss=loss, optimizer=lambda ps: torch.optim.SGD(ps, 10.0))
     low, high = estimate.peak_range
-    assert "nonzero in the model itself, 8 times: sizes taken from a real forward" in estimate.assumptions
+    assert "nonzero in the model itself, 8 times: sizes taken from a real step" in estimate.assumptions
     assert low < estimate.peak_bytes < high
 
 
@@ -169,9 +169,8 @@ def test_without_values_largest_sizes_are_possible(build: Callable[[], nn.Module
     assert all(assumption.endswith(assumed) for assumption in estimate.assumptions)
 
 
-def test_a_real_forward_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_step_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real_steps, "LONGEST", 1000)
-    monkeypatch.setattr(real_steps, "LONGEST_STEP", 1000)
     estimate = estimate_memory(Experts(), (WIDTH,), 8, loss=torch.sum)
     assert all(assumption.endswith("same number of tokens, on every rank") for assumption in estimate.assumptions)
     with pytest.raises(ForwardError, match="more than 1,000 multiply-adds"):

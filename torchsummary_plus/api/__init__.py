@@ -1,7 +1,7 @@
 """The public calls: they check their arguments and return results.
 
 - Tables: ``table``, ``configured``, ``weights``, ``compare``, ``explain``.
-- Memory and time: ``memory``, ``generation``, ``what_if``, ``step_options`` and ``step_request``, which these calls
+- Memory and time: ``memory``, ``generation``, ``what_if``, ``step_request``, which these calls
   share. While a program runs: ``tracker``, ``loops``.
 - For all calls: ``public`` (interrupts, errors, progress, showing), ``other_tools`` (arguments known from other tools).
   ``cli/`` is the shell command.

@@ -26,7 +26,7 @@ from ..table.rows import Report
 from .memory import BESIDES, estimate_memory, max_batch_size
 from .other_tools import FOR_TABLES
 from .public import public
-from .step_options import INFERENCE, StepOptions, shows, step_keywords
+from .step_request import INFERENCE, StepOptions, shows, step_keywords
 from .table import summary
 
 if TYPE_CHECKING:

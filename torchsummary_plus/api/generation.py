@@ -20,8 +20,7 @@ from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..table.inputs import make_example
 from .other_tools import FOR_CONTEXTS
 from .public import progress_line, public
-from .step_options import INFERENCE, StepOptions, options_to_fit
-from .step_request import StepRequest, required
+from .step_request import INFERENCE, StepOptions, StepRequest, options_to_fit, required
 
 SKIPPED_BAND = 0.04  # The largest relative error observed when tokens were skipped, 3.7 % for a tiny model, rounded up.
 

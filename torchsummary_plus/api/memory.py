@@ -27,8 +27,16 @@ from ..table.rows import Row, row_memory
 from ..timing.step_time import gpu_with_peaks
 from .generation import GenerationRequest
 from .public import progress_line, public
-from .step_options import StepArguments, StepOptions, options_to_fit, step_keywords, takes_step_arguments
-from .step_request import StepRequest, required, step_requests
+from .step_request import (
+    StepArguments,
+    StepOptions,
+    StepRequest,
+    options_to_fit,
+    required,
+    step_keywords,
+    step_requests,
+    takes_step_arguments,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -26,7 +26,7 @@ from .other_tools import FOR_GRAPHS, FOR_TEXTS, forward_arguments
 from .public import check_model, public, show
 
 if TYPE_CHECKING:
-    from .step_options import StepOptions
+    from .step_request import StepOptions
 
 
 def is_sharded(model: Any) -> bool:

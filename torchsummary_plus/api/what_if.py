@@ -26,8 +26,7 @@ from ..results.views import Chosen, Figures, ShownLook, Views
 from ..step.optimizers import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
 from .public import check_model, progress_line, public
-from .step_options import StepArguments, StepOptions, takes_step_arguments
-from .step_request import StepRequest, required
+from .step_request import StepArguments, StepOptions, StepRequest, required, takes_step_arguments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

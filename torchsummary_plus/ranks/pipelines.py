@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..data.errors import InputError, UnsupportedError
 from ..live.fakes import Fake
 from ..live.versions import Place
-from ..step.recorded_steps import RecordedSteps
+from ..step.fake_steps import RecordedSteps
 from .compat import pipelining
 from .stand_ins import replaced
 

@@ -26,12 +26,10 @@ from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.storages import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
-from ..step.deep_steps import FEWEST, Cut, takes_all_layers_alike
-from ..step.growth import NotRepeatingError, Proved, grown
+from ..step.deep_steps import FEWEST, Cut, NotRepeatingError, Proved, grown, takes_all_layers_alike
+from ..step.fake_steps import follow_meta_storages, resizing_watched
 from ..step.optimizers import fakes_in_foreach, optimizer_maker
-from ..step.recorded_steps import follow_meta_storages, resizing_watched
-from ..step.step import Step
-from ..step.step_copy import StepCopy
+from ..step.step_copy import Step, StepCopy
 from ..table.attempts import Embeddings, NeedsIntegerError, eager
 from ..table.experts import numbers_of_experts
 from ..table.forward import Listener, deep_stack
@@ -143,7 +141,7 @@ class Ranked:
     def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
         guesses = AssumedValues()
         guesses.begin()
-        answers = ValueSource(None, False, guesses)
+        answers = ValueSource(None, guesses)
         device = self.rank.device(self.device.type)
         with ExitStack() as stack:
             stack.enter_context(global_state_kept())

@@ -1,11 +1,11 @@
 """A training or inference step: its phases, run on fakes or for real, and the ledger of its memory.
 
-- The step: ``step`` describes it, ``runner`` runs its phases, with ``losses``, ``optimizers`` and ``generation``.
-  It runs on a ``step_copy`` of the model and of all that it reaches.
-- On fakes: ``fake_steps`` records it attempt by attempt, with ``recorded_steps`` and ``ledger``; ``workspace`` applies
-  the rules of ``ops/scratch``, ``kernel_trials`` runs kernels without one, in ``smaller_calls`` if need be.
+- The step: ``runner`` runs its phases, with ``losses``, ``optimizers`` and ``generation``, on a ``step_copy`` of the
+  model and of all that it reaches.
+- On fakes: ``fake_steps`` records it attempt by attempt, with a ``ledger``; ``workspace`` applies the rules of
+  ``ops/scratch``, ``kernel_trials`` runs kernels without one, in ``smaller_calls`` if need be.
 - For real: ``real_steps``, ``measuring`` with a ``stopwatch``.
 - What no parameter holds: ``packed_weights``. What torch compiles or imports for it: ``compiling``.
-- Of many equal layers ``deep_steps`` records a few, from whose logs ``growth`` extrapolates.
+- Of many equal layers ``deep_steps`` records a few, and extrapolates from their logs.
 - ``autograd/`` reproduces the engine.
 """

@@ -1,28 +1,74 @@
-"""The log of a model with many equal layers, from recordings with only a few of them."""
+"""The log of a model with many equal layers, from recordings with only a few of them.
+
+It is extrapolated from the logs of two shallow models and checked against a third. A log is seven tables. Equal layers
+leave equal rows in each sweep over them: a forward goes up, a backward goes down, an optimizer's operator runs along
+all parameters. One more layer adds one period to each sweep, and every number in a row (a layer, another row's number,
+a size) continues its arithmetic progression.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from operator import add, sub
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from ..data.errors import SummaryError
-from ..data.memory_records import MemoryLog
+from ..data.memory_records import Doubt, Kernel, MemoryLog, ModuleCall, Moment, StorageSpec
 from ..data.units import is_integer
 from ..live.copying import Copier
 from ..live.isolation import one_pass
 from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
+from ..trace.values import OUTSIDE
 from .fake_steps import Task, record
-from .growth import NotRepeatingError, Stack, grown
-from .step import Step
+from .step_copy import Step
+
+
+class NotRepeatingError(Exception):
+    """The logs of shallow models do not continue as those of equal layers would, or no third log confirms it yet."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A container of layers: its path, and their names; those from ``start`` to ``stop`` are equal."""
+
+    path: str
+    names: tuple[str, ...]
+    start: int = 0
+    stop: int = 0
+
+    def keep(self, model: nn.Module, count: int) -> Stack:
+        """Keep ``count`` of a model's equal layers; return what remains, renumbered except in a dictionary."""
+        container = model.get_submodule(self.path)
+        names = [*self.names[: self.start + count], *self.names[self.stop :]]
+        remaining = [container._modules[name] for name in names]
+        if not isinstance(container, nn.ModuleDict):
+            names = list(map(str, range(len(remaining))))
+        container._modules.clear()
+        container._modules.update(zip(names, remaining))
+        return Stack(self.path, tuple(names))
+
+    def place(self, path: str) -> tuple[tuple[str, ...], int]:
+        """Split a module's path around its layer's name, and return the layer's number; -1 outside the layers.
+
+        >>> Stack("body", ("0", "1")).place("body.1.mlp")
+        (('body.', '.mlp'), 1)
+        >>> Stack("body", ("0", "1")).place("head")
+        (('head',), -1)
+        """
+        before = f"{self.path}." if self.path else ""
+        name = path.removeprefix(before).partition(".")[0]
+        if not path.startswith(before) or name not in self.names:
+            return (path,), -1
+        return (before, path[len(before) + len(name) :]), self.names.index(name)
 
 
 def takes_all_layers_alike(step: Step) -> bool:
@@ -174,3 +220,231 @@ def _sharding(module: nn.Module) -> Any:
 
 _OF_FLAT = ("sharding_strategy", "mixed_precision", "cpu_offload", "backward_prefetch", "compute_device", "world_size")
 """Settings of a ``FullyShardedDataParallel``'s flat parameter."""
+
+
+LOOKAHEAD = 256
+"""Rows after a period that are compared."""
+
+
+@dataclass
+class Proved:
+    """What rows have at every depth, numbered, and the periods of rows that a third log has confirmed to repeat."""
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    periods: set[frozenset[tuple[int, int]]] = field(default_factory=set)
+
+
+class Row(NamedTuple):
+    """What a row has at every depth, as a number, and the numbers that may grow with the depth.
+
+    ``size`` is that of its storage, which for few rows depends on the depth.
+    """
+
+    same: int
+    numbers: tuple[int, ...]
+    size: int = 0
+
+
+class Sweep(NamedTuple):
+    """A period that only the deeper of two tables has: the rows ``deeper[place : place + length]``."""
+
+    place: int
+    length: int
+
+
+def grown(
+    logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack, proved: Proved | None = None
+) -> MemoryLog:
+    """Extrapolate the log of a model with the layers of ``whole`` from those with a few layers, one more, and two more.
+
+    ``proved`` collects the periods that the third log confirms; if all are known already, two logs are enough. Raises
+    :class:`NotRepeatingError` if the third log is not what the first two predict, or is needed.
+    """
+    few, *_, last = logs
+    if any(log.others or log.in_blocks for log in logs) or few.assumptions != last.assumptions:
+        raise NotRepeatingError
+    if dict(few.unknown).keys() != dict(last.unknown).keys():
+        raise NotRepeatingError
+    proved = Proved() if proved is None else proved
+    tables = list(zip(*(_tables(log, stack, proved.numbers) for log, stack in zip(logs, stacks))))
+    sweeps = [_proved_sweeps(depths, proved.periods) for depths in tables]
+    times = len(whole.names) - len(stacks[0].names)
+
+    def counts(name: str) -> tuple[tuple[str, int], ...]:
+        """Counts by name for the whole model: each additional layer adds as much as the first one did."""
+        first, second = (dict(getattr(log, name) or ()) for log in logs[:2])
+        return tuple((key, number + times * (second.get(key, number) - number)) for key, number in first.items())
+
+    rows = [repeated(depths[0], depths[1], found, times) for depths, found in zip(tables, sweeps)]
+    log = replace(
+        _of_tables(rows, list(proved.numbers), few, paths, whole),
+        unknown=counts("unknown"),
+        mult_adds=None if few.mult_adds is None else counts("mult_adds"),
+        uncounted=counts("uncounted"),
+    )
+    if not log.is_consistent:
+        raise NotRepeatingError
+    return log
+
+
+def _tables(log: MemoryLog, stack: Stack, known: dict[Hashable, int]) -> list[list[Row]]:
+    """Return a log's tables; ``known`` numbers what rows have at every depth, for all logs that are compared."""
+    places: list[tuple[Any, int]] = [*map(stack.place, log.module_paths), (None, -1)]  # The last is OUTSIDE's.
+
+    def row(same: Hashable, numbers: tuple[int, ...], size: int = 0) -> Row:
+        return Row(known.setdefault(same, len(known)), numbers, size)
+
+    moments = []
+    for moment in log.moments:
+        template, layer = places[moment.module]
+        moments.append(row((moment.operator, template, moment.phase, moment.step), (layer,)))
+    storages, events, order = list[Row](), list[Row](), dict[int, int]()  # Storages in the order of their events.
+    for at, of, nbytes in log.events:
+        if of not in order:
+            order[of] = len(storages)
+            spec = log.storages[of]
+            template, layer = places[spec.owner]
+            same = moments[at].same, template, replace(spec, owner=0, nbytes=0), log.stream(of)
+            storages.append(row(same, (layer, spec.nbytes), spec.nbytes))
+        storage = storages[order[of]]
+        events.append(row((moments[at].same, storage.same, not nbytes), (at, order[of], nbytes), storage.size))
+    calls, outputs = [], []
+    for number, call in enumerate(log.calls):
+        template, layer = places[call.module]
+        calls.append(row((template, call.step), (layer, call.outer, call.start, call.stop)))
+        for place in (order[of] for of in call.outputs if of in order):
+            outputs.append(row((calls[-1].same, storages[place].same), (number, place), storages[place].size))
+    doubts = [row(moments[d.moment].same, (d.event, d.moment, d.nbytes, d.lasting)) for d in log.doubts]
+    kernels = [row((moments[k.moment].same, k.kind, k.dtype), (k.moment, *k.numbers)) for k in log.kernels]
+    return [moments, storages, events, calls, outputs, doubts, kernels]
+
+
+def _proved_sweeps(tables: Sequence[Sequence[Row]], proved: set[frozenset[tuple[int, int]]]) -> list[Sweep]:
+    """Return the sweeps by which the first two tables predict the third. Raises :class:`NotRepeatingError`.
+
+    Without a third table, all their periods must be confirmed already.
+    """
+    few, more, *most = tables
+    sweeps = find_sweeps(few, more)
+    periods = (Counter(row.same for row in more[at : at + length]) for at, length in sweeps)
+    found = {frozenset(period.items()) for period in periods}
+    if most and [row[:2] for row in repeated(few, more, sweeps, 2)] == [row[:2] for row in most[0]]:
+        proved |= found
+    elif most or not proved.issuperset(found):
+        raise NotRepeatingError
+    return sweeps
+
+
+def find_sweeps(few: Sequence[Row], more: Sequence[Row]) -> list[Sweep]:
+    """Return where the deeper table has an additional period. Raises :class:`NotRepeatingError`.
+
+    It is the middle one of the repeated periods, since the first and the last layer have only one neighbour.
+    """
+    short, long = ([(row.same, row.size) for row in rows] for rows in (few, more))  # What equal layers have in common.
+    sweeps = []
+    i = j = 0
+    while i < len(short) or j < len(long):
+        has_both = i < len(short) and j < len(long)
+        if has_both and short[i] == long[j]:
+            i, j = i + 1, j + 1
+            continue
+        length = _period(short, long, i, j)
+        if length:
+            first = j
+            while first >= length and long[first - length : first] == long[j : j + length]:
+                first -= length
+            periods = (j - first) // length + 1
+            sweeps.append(Sweep(first + (periods + 1) // 2 * length, length))
+            j += length
+        elif has_both and few[i].same == more[j].same:
+            i, j = i + 1, j + 1
+        else:
+            raise NotRepeatingError
+    return sweeps
+
+
+def _period(short: Sequence[object], long: Sequence[object], i: int, j: int) -> int:
+    """Return the length of a period that begins at ``long[j]`` and repeats the one before it; 0 if there is none.
+
+    If several lengths are possible, it is the one after which the tables agree longest, to the end or ``LOOKAHEAD``.
+    """
+    best, longest = 0, 0
+    for length in range(1, min(j, len(long) - j) + 1):
+        if long[j - length] != long[j] or long[j - length : j] != long[j : j + length]:
+            continue
+        rest, after = short[i : i + LOOKAHEAD], long[j + length : j + length + LOOKAHEAD]
+        agreed = next((number for number, (a, b) in enumerate(zip(rest, after)) if a != b), min(len(rest), len(after)))
+        if agreed < LOOKAHEAD and agreed == len(rest) == len(after):  # A common end counts too.
+            agreed += 1
+        if agreed > longest:
+            best, longest = length, agreed
+    return best
+
+
+def repeated(few: Sequence[Row], more: Sequence[Row], sweeps: Sequence[Sweep], times: int) -> list[Row]:
+    """Return the shallower table's rows with ``times`` additional periods in each sweep."""
+    rows: list[Row] = []
+    i = j = 0
+    for place, length in (*sweeps, Sweep(len(more), 0)):
+        while j < place:  # Rows that both tables have, with their numbers extrapolated.
+            rows.append(_moved(few[i], [times * number for number in _difference(few[i], more[j])]))
+            i, j = i + 1, j + 1
+        period, last = more[j : j + length], rows[len(rows) - length :]
+        changes = list(map(_difference, more[j - length : j], period))
+        for _ in range(times):
+            last = [row if not any(by) else _moved(row, by) for row, by in zip(last, changes)]
+            rows += last
+        j += length
+    return rows
+
+
+def _difference(before: Row, after: Row) -> tuple[int, ...]:
+    return tuple(map(sub, after.numbers, before.numbers))
+
+
+def _moved(row: Row, by: Sequence[int]) -> Row:
+    return Row(row.same, tuple(map(add, row.numbers, by)), row.size)
+
+
+def _of_tables(
+    tables: Sequence[Sequence[Row]], values: Sequence[Any], like: MemoryLog, paths: Sequence[str], stack: Stack
+) -> MemoryLog:
+    """Return the log of a model with these module paths; what tables do not hold is copied from ``like``."""
+    index = {path: number for number, path in enumerate(paths)}
+    moments, storages, events, calls, outputs, doubts, kernels = tables
+
+    def module(template: Any, layer: int) -> int:
+        return OUTSIDE if template is None else index[stack.names[layer].join(template)]
+
+    @cache
+    def moment_of(same: int, layer: int) -> Moment:
+        operator, template, phase, step = values[same]
+        return Moment(operator, module(template, layer), phase, step)
+
+    @cache
+    def storage_of(same: int, layer: int, nbytes: int) -> StorageSpec:
+        _, template, spec, _ = values[same]
+        of_layer: StorageSpec = replace(spec, owner=module(template, layer), nbytes=nbytes)
+        return of_layer
+
+    returned = defaultdict[int, list[int]](list)
+    for row in outputs:
+        number, storage = row.numbers
+        returned[number].append(storage)
+    module_calls = []
+    for number, row in enumerate(calls):
+        template, step = values[row.same]
+        layer, outer, start, stop = row.numbers
+        module_calls.append(ModuleCall(module(template, layer), step, outer, start, stop, tuple(returned[number])))
+    streams = tuple(values[row.same][3] for row in storages)
+    return replace(
+        like,
+        moments=tuple([moment_of(row.same, *row.numbers) for row in moments]),
+        events=tuple([(at, of, nbytes) for _, (at, of, nbytes), _ in events]),
+        storages=tuple([storage_of(row.same, *row.numbers) for row in storages]),
+        module_paths=tuple(paths),
+        calls=tuple(module_calls),
+        doubts=tuple([Doubt(*row.numbers) for row in doubts]),
+        streams=streams if any(streams) else (),
+        kernels=tuple([Kernel(row.numbers[0], *values[row.same][1:], *row.numbers[1:]) for row in kernels]),
+    )

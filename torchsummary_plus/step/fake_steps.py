@@ -6,9 +6,9 @@ import random
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import sqrt
 from statistics import mean, stdev
 from typing import Any
@@ -22,26 +22,31 @@ from ..data.memory_records import IDLE_SCALER, MemoryLog, highest, without_optim
 from ..live.compat import import_for_optimizers, import_for_steps, replaced
 from ..live.cuda_calls import cuda_as_cpu
 from ..live.fakes import CPU, EXPORTS, META, DataDependentError, fake_like, standing_in_for
-from ..live.isolation import global_state_kept, gradients, one_pass
+from ..live.isolation import global_state_kept, gradients, in_pass, one_pass
 from ..live.isolation import seed as seed_own
 from ..live.offloading import Away, is_complete
 from ..live.storages import remade
+from ..live.structures import all_tensors
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised
 from ..table.experts import numbers_of_experts
-from ..table.failures import forward_error, has_same_text, is_about_shards, with_real_step
-from ..table.forward import Listener, Pass, deep_stack
-from ..table.inputs import Example
+from ..table.failures import forward_error, has_same_text, is_about_shards, step_error, with_real_step
+from ..table.forward import Listener, Pass, deep_stack, failed_frame
+from ..table.inputs import Example, realise
 from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.kernels import run_really
 from ..trace.valued_kernels import NO_OVERFLOW
 from ..trace.values import OUTSIDE, AssumedValues, ValueSource
-from .autograd.dispatch import StepKernels
+from .autograd.cuda_engine import CudaEngine
+from .autograd.cuda_functions import loss_on_card
+from .autograd.dispatch import StepKernels, engine_watched
+from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
+from .autograd.nodes import renewals_noted
 from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
 from .ledger import IfUsed, Ledger, Work
-from .optimizers import fakes_in_foreach
+from .optimizers import fakes_in_foreach, not_converging
 from .real_steps import (
     OTHER_GRADIENTS,
     OTHER_TANGENTS,
@@ -52,9 +57,8 @@ from .real_steps import (
     measured_step,
     run_for_real,
 )
-from .recorded_steps import RecordedSteps, follow_meta_storages
-from .step import Step
-from .step_copy import Surroundings, with_loss
+from .runner import Steps
+from .step_copy import PriorTensor, Step, StepCopy, Surroundings, with_loss
 
 OTHER_SEEDS = 7_919, 104_729
 """Seeds of the other draws recorded where random numbers may decide what runs."""
@@ -94,9 +98,9 @@ class Draws:
 
 @dataclass(frozen=True)
 class Task:
-    """What to record: a model's steps on an example and a device, and the answers of real passes so far.
+    """What to record: a model's steps on an example and a device, and the answers of a real step if they need any.
 
-    ``guesses`` answer the rest once no real pass is left to ask.
+    ``guesses`` answer the rest.
     """
 
     tree: ModuleTree
@@ -107,7 +111,6 @@ class Task:
     cudnn: Cudnn
     listeners: Sequence[Listener]
     real_run: RealRun | None = None
-    real: RealRun | None = None
     guesses: AssumedValues | None = None
     draws: Draws = field(default_factory=Draws)
     grows: bool = False
@@ -121,17 +124,17 @@ class Task:
 
     @property
     def has_real_step(self) -> bool:
-        """Whether a real step has run."""
-        return self.real is not None and self.real.journal is not None
+        """Whether a real step has run to its end."""
+        return self.real_run is not None and self.real_run.journal is not None
 
-    def run_for_real(self, only_forward: bool = False) -> RealRun:
-        """Return the answers of a real forward, or of real steps, which run once."""
-        if self.real is not None and not only_forward:
-            return self.real
+    def run_for_real(self) -> RealRun:
+        """Return the answers of real steps, which run once."""
+        if self.real_run is not None:
+            return self.real_run
         if self.step.mode == "train":
             import_for_optimizers()
         with cuda_as_cpu(self.for_cuda), global_state_kept(), self.draws.watched():
-            return run_for_real(self.tree, self.example, self.step, only_forward)
+            return run_for_real(self.tree, self.example, self.step)
 
     def measured(self, real: RealRun, why: str) -> MemoryLog:
         """Return the log of a real step on the CPU that has run once, with the reason for it."""
@@ -141,11 +144,7 @@ class Task:
 
 
 class NeedsValuesError(Exception):
-    """An operator depends on values, in a forward or ``outside``, that no real pass has supplied yet."""
-
-    def __init__(self, outside: bool) -> None:
-        super().__init__()
-        self.outside = outside
+    """An operator depends on values that no real step has supplied yet."""
 
 
 SETBACKS = ForwardError, StepError, NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError
@@ -185,7 +184,7 @@ def next_attempt(task: Task, setback: Exception) -> Task | MemoryLog:
     if isinstance(setback, GrewError):
         return _with_new_modules(task)
     if isinstance(setback, NeedsValuesError):
-        return _with_real_values(task, setback.outside)
+        return replace(task, real_run=task.run_for_real(), guesses=AssumedValues())
     assert isinstance(setback, (ForwardError, StepError))
     task = replace(task, failure=task.failure or setback)
     return _with_other_guesses(task) or _with_complex_inputs(task) or _by_other_kernels(task)
@@ -212,20 +211,9 @@ def _with_new_modules(task: Task) -> Task:
     return replace(task, tree=task.tree.before or task.tree, grows=True)
 
 
-def _with_real_values(task: Task, outside: bool) -> Task:
-    """With a real pass's answers: a forward's for inference, the steps' for training, as weights change.
-
-    If the steps cannot run, a forward answers, unless something ``outside`` it asks.
-    """
-    real_run = real = task.run_for_real() if task.step.mode == "train" or outside else None
-    if real_run is None or (real_run.journal is None and not outside):
-        real_run = task.run_for_real(only_forward=True)
-    return replace(task, real_run=real_run, real=real, guesses=AssumedValues())
-
-
 def _with_other_guesses(task: Task) -> Task | None:
     """With the last guess inverted, unless a real step on the user's own data failed alike."""
-    real = task.real.error if task.real is not None and task.example.is_data else None
+    real = task.real_run.error if task.real_run is not None and task.example.is_data else None
     if task.guesses is None or (real and task.failure and has_same_text(real, task.failure)):
         return None
     guesses = task.guesses.after_failure()
@@ -237,8 +225,10 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     tasks = [replace(task, guesses=guess) for guess in ([] if task.guesses is None else task.guesses.alternatives())]
     if task.real_run is not None and task.step.mode == "train" and not task.has_real_step:
         fixed = task.real_run.without_sizes()
-        if fixed.answers.keys() != task.real_run.answers.keys():  # A forward's sizes are those of the initial weights.
-            tasks += [replace(task, real_run=fixed, guesses=AssumedValues(least=least)) for least in (False, True)]
+        if fixed.answers.keys() != task.real_run.answers.keys():  # Sizes in later steps depend on changed weights.
+            tasks += [
+                replace(task, real_run=fixed, guesses=AssumedValues(least=least, routing="")) for least in (False, True)
+            ]
     others: list[MemoryLog] = []
     unrouted: list[Task] = []
     for variants, further in ((tasks, unrouted), (unrouted, [])):
@@ -254,7 +244,7 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
 def _with_complex_inputs(task: Task) -> Task | None:
     """With complex numbers for the sized inputs of a model of complex parameters."""
     inputs = task.example.complex_instead(task.tree)
-    return None if inputs is None else replace(task, example=inputs, real_run=None, real=None, guesses=None)
+    return None if inputs is None else replace(task, example=inputs, real_run=None, guesses=None)
 
 
 def _by_other_kernels(task: Task) -> MemoryLog:
@@ -284,7 +274,7 @@ def _by_other_kernels(task: Task) -> MemoryLog:
 def record_once(task: Task) -> MemoryLog:
     """Record the steps once. Raises one of :data:`SETBACKS`."""
     surroundings, guesses = Surroundings(task.tree, task.step), task.guesses
-    answers = ValueSource(None if task.real_run is None else task.real_run.answers, task.has_real_step, guesses)
+    answers = ValueSource(None if task.real_run is None else task.real_run.answers, guesses)
     if guesses is not None:
         guesses.begin()
     with (
@@ -315,10 +305,10 @@ def record_once(task: Task) -> MemoryLog:
             raise
         except Exception as error:
             has_no_values = isinstance(error, DataDependentError) and not is_complete(task.tree.modules)
-            if guesses is not None or (answers.refused is None and not has_no_values):
+            if guesses is not None or (not answers.refused and not has_no_values):
                 raise steps.blame(error, "" if task.real_run is None else task.real_run.failure) from error
-        if log is None or (answers.refused is not None and guesses is None):
-            raise NeedsValuesError(answers.refused == OUTSIDE)
+        if log is None or (answers.refused and guesses is None):
+            raise NeedsValuesError
         task.draws.asks |= answers.drew
         task.draws.foreign |= answers.loaded
         if steps.tree.size() != size and not task.grows:
@@ -406,8 +396,7 @@ def _with_other_draws(task: Task, log: MemoryLog) -> MemoryLog:
     for seed in OTHER_SEEDS:
         other = replace(task, draws=Draws(seed))
         if redraws:
-            real = replace(other, real=None).run_for_real(only_forward=not task.has_real_step)
-            other = replace(other, real_run=real)
+            other = replace(other, real_run=replace(other, real_run=None).run_for_real())
         with suppress(SummaryError, GrewError, NeedsIntegerError):
             others.append(record_once(other))
     sizes, *other_sizes = ([nbytes for _, _, nbytes in each.events] for each in (log, *others))
@@ -433,3 +422,122 @@ def _foreign_states() -> tuple[object, ...]:
         return (random.getstate(),)
     kind, keys, *place = numpy_random.get_state()
     return random.getstate(), kind, keys.tobytes(), *place
+
+
+def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
+    """Connect a ledger to the storages that stand for real ones, and record those that existed before the steps.
+
+    The ledger can then query whether an engine formula or Python code is running.
+    """
+
+    def pair(storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
+        is_here = device.type == ledger.backend
+        ledger.same(storage, meta, is_from_before=is_here and storage._cdata not in kernels.created)
+
+    ledger.standing_for, kernels.meta_storages.on_pair = kernels.meta_storages.of, pair
+    ledger.in_engine = lambda: kernels.watch.state.by_engine
+
+
+@contextmanager
+def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
+    """Record resized storages again, since no operator visible to a mode resizes them."""
+    kind: Any = torch.UntypedStorage
+    resize = kind.resize_
+
+    def watched(storage: torch.UntypedStorage, nbytes: int) -> Any:
+        for target in {id(target): target for target in (storage, kernels.meta_storages.of(storage))}.values():
+            resize(target, nbytes)
+        ledger.resized(storage)
+        return storage
+
+    kind.resize_ = in_pass(watched, resize)
+    try:
+        yield
+    finally:
+        del kind.resize_
+
+
+class RecordedSteps(Steps):
+    """Runs a model's steps under a ledger. The model is a copy on fakes."""
+
+    engine: CudaEngine
+    if_used: IfUsed
+    """Listens for the first use of tensors that count only from then on."""
+
+    def __init__(self, kernels: StepKernels, ledger: Ledger, copy: StepCopy) -> None:
+        super().__init__(kernels.watch, kernels.device, ledger, copy)
+        self.kernels = kernels
+        self.ledger = ledger
+
+    @contextmanager
+    def recording(self, example: Example, embeddings: Embeddings) -> Iterator[tuple[Any, Any]]:
+        """Yield the arguments of the steps, which run inside the block."""
+        kernels, ledger, watch = self.kernels, self.ledger, self.watch
+
+        @cache  # torch asks whether the inputs of an attention are one tensor (``_in_projection_packed``).
+        def convert(tensor: Tensor) -> Tensor:
+            known = self.copy.known(tensor)
+            return remade(tensor, kernels.of_input) if known is None else known
+
+        args, kwargs, new_inputs = realise(
+            example, example.batch_size or 1, self.tree, kernels.input_of, convert, self.step.train_step
+        )
+        embeddings.watch(new_inputs)
+        self.make_targets(example, kernels.input_of, convert)
+        del convert
+        self.make_packed(kernels.input_of)
+        kernels.finish()
+        self._classify_initial_tensors(args, kwargs)
+        with ExitStack() as stack:
+            stack.enter_context(self._states_named())
+            stack.enter_context(resizing_watched(kernels, ledger))
+            self.copy.give_hooks()
+            self.engine = engine = kernels.engine = CudaEngine(watch)
+            stack.callback(engine.release)
+            functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
+            watch.state.on_cuda = functions.on_cuda
+            stack.enter_context(renewals_noted(ledger.workspaces.renewed))
+            if functions.on_cuda:
+                stack.enter_context(loss_on_card(ledger.workspaces.chip))
+            else:
+                functions.keep_number = ledger.numbers.of_wrapper
+            stack.enter_context(engine_watched(functions, ledger.workspaces))
+            stack.enter_context(self._backwards_named())
+            stack.enter_context(watch)
+            parameters = [tensor for reference, _ in self.parameters.values() if (tensor := reference()) is not None]
+            inputs = all_tensors((args, kwargs, self.targets))
+            for tensor in (*self.copy.replacements, *parameters, *self.tree.tensors(), *inputs):
+                engine.add_leaf(tensor)
+            self.copy.finish()
+            del parameters, inputs, tensor
+            stack.enter_context(functions)
+            stack.enter_context(
+                functions_as_without_mode(functions, lambda tensor, name: ledger.notice(watch.frame, tensor, name))
+            )
+            yield args, kwargs
+            self.output = None
+
+    def log(self) -> MemoryLog:
+        """Return the log, which ends between two steps, with everything a loop holds there."""
+        paths = tuple(self.tree.paths)
+        return self.ledger.log(paths, self.assumptions(self.kernels.answers.assumptions(paths)))
+
+    def wait_for_use(self, holding: PriorTensor) -> None:
+        """Follow a tensor that counts only if the steps use it."""
+        self.if_used.wait(holding)
+
+    def blame(self, error: Exception, values: str) -> SummaryError:
+        """Return the error as the user should read it: which part of the step failed, where, and why.
+
+        ``values`` says why no real step could supply values, if so.
+        """
+        if self.doing == "forward" or failed_frame(error) is not None:
+            return forward_error(error, self.watch, (), values)
+        names_phase = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
+        phase = self.ledger.phase if names_phase else self.doing
+        node = failed_node(error)
+        owner = OUTSIDE if node is None else self.ledger.node_modules.of(node)
+        return step_error(error, phase, self.tree, owner, values)
+
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
+        return not_converging(optimizer, self.ledger, self.kernels.answers)

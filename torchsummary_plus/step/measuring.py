@@ -44,8 +44,7 @@ from ..watch.profiled import (
 )
 from .compiling import compiled_for_torch
 from .runner import Steps
-from .step import Step
-from .step_copy import PriorTensor, StepCopy, Surroundings
+from .step_copy import PriorTensor, Step, StepCopy, Surroundings
 from .stopwatch import Stopwatch
 
 WARM_UP, TIMED = 3, 7

@@ -1,4 +1,4 @@
-"""A real forward or a whole real step on the CPU: it supplies values to a fake step, or else the measured memory.
+"""A real step on the CPU: it supplies values to a fake step, or else the measured memory.
 
 It runs on copies; other tensors that it writes to unexpectedly are restored. For a step on a GPU, the log of the same
 step with the CPU's kernels gets bands for those of the GPU.
@@ -53,8 +53,7 @@ from ..trace.values import (
 )
 from .compiling import compiled_for_torch
 from .measuring import copied, prepared, profiled
-from .step import Step
-from .step_copy import reachable_from
+from .step_copy import Step, reachable_from
 from .workspace import LARGEST_LASTING
 
 SPARSE_RESULTS = "it creates sparse tensors"
@@ -110,46 +109,43 @@ def too_long(why: str) -> UnsupportedError:
     )
 
 
-def run_for_real(tree: ModuleTree, example: Example, step: Step, only_forward: bool = False) -> RealRun:
-    """Run the steps, or one forward without gradients, for real on CPU copies; everything is restored.
+def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
+    """Run the steps for real on CPU copies; everything is restored. Inference shares the parameters.
 
-    A forward shares the parameters. There are no answers, with a reason, if the model has no weights, or if the run
-    fails or exceeds a limit of time or memory.
+    If the run fails or exceeds a limit of time or memory, there is a reason, and the answers so far if a forward ended.
     """
     if not is_complete(tree.modules):
         return RealRun(failure=WITHOUT_VALUES)
-    what = "forward" if only_forward else "step"
-    step = Step(step.mode, autocast=step.autocast) if only_forward else step
-    recorder = AnswerRecorder(LONGEST if only_forward else LONGEST_STEP)
-    journal, random_before = SavedStorages(), rng_state()
+    shares = step.mode == "eval"
+    recorder, journal, random_before = AnswerRecorder(), SavedStorages(), rng_state()
+    phases, failure, error, drew = set[str](), "", None, False
     try:
         reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reachable_from(tree, step).tensors)}.values()
-        held = (held_bytes(tensor) for tensor in reached if not (only_forward and isinstance(tensor, nn.Parameter)))
+        held = (held_bytes(tensor) for tensor in reached if not (shares and isinstance(tensor, nn.Parameter)))
         _check_bytes(sum(held) + example.nbytes(tree.dtype()))
-        swapped = copied(tree, step, Copies(CPU, moves=True, shares=only_forward), draws=False)
+        swapped = copied(tree, step, Copies(CPU, moves=True, shares=shares), draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), compat.replaced(EXPORTS):
-            ignore: Any = dict.fromkeys(("classify", "join", "enter", "stop"), lambda *_: None)
-            account = SimpleNamespace(phase="", step=0, **ignore)
+            ignore: Any = dict.fromkeys(("classify", "join", "stop"), lambda *_: None)
+            account = SimpleNamespace(phase="", step=0, enter=lambda phase, _: phases.add(phase), **ignore)
             steps, args, kwargs = prepared(copy, example, CPU, account, [journal, recorder])
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(prior.tensor for prior in copy.prior)]
-            copies = [tensor for tensor in copies if not (only_forward and isinstance(tensor, nn.Parameter))]
+            copies = [tensor for tensor in copies if not (shares and isinstance(tensor, nn.Parameter))]
             journal.note_created(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             copies.clear()
             recorder.watch = steps.watch
-            with steps.watch, ReadsRecorded(recorder):
-                if only_forward:
-                    with torch.no_grad(), steps.autocast():
-                        steps.model(*args, **kwargs)
-                else:
+            try:
+                with steps.watch, ReadsRecorded(recorder):
                     steps.run(args, kwargs)
-            drew = not torch.equal(random_before, rng_state())
-            return RealRun(recorder.answers, "", drew, None if only_forward else journal)
-    except TooLongError as error:
-        return RealRun({}, f"a real {what} was abandoned: {error}")
-    except Exception as error:
-        return RealRun({}, f"a real {what} on the CPU failed: {type(error).__name__}: {error}", error=error)
+            finally:
+                drew = not torch.equal(random_before, rng_state())
+    except TooLongError as limit:
+        failure = f"a real step was abandoned: {limit}"
+    except Exception as raised:
+        failure, error = f"a real step on the CPU failed: {type(raised).__name__}: {raised}", raised
     finally:
         journal.undo()
+    answers = recorder.answers if not failure or phases - {"forward"} else {}
+    return RealRun(answers, failure, drew, None if failure else journal, error)
 
 
 def measured_step(tree: ModuleTree, example: Example, step: Step, known: RealRun) -> MemoryLog:
@@ -231,11 +227,7 @@ class SavedStorages(Listener):
 
 
 LONGEST = 10**12
-"""Multiply-adds at which a real_run is abandoned: about half a minute of float32 products on one core."""
-
-
-LONGEST_STEP = 10**11
-"""The same for a whole step, which runs to answer requests outside forwards."""
+"""Multiply-adds at which a real run is abandoned: about half a minute of float32 products on one core."""
 
 WITHOUT_VALUES = "the model is on the meta device and has no values"
 
@@ -249,7 +241,7 @@ def asking_module(watch: Pass) -> int:
 
 
 class TooLongError(Exception):
-    """A real forward or step exceeds its limit of multiply-adds, operators or memory."""
+    """A real step exceeds its limit of multiply-adds, operators or memory."""
 
 
 class AnswerRecorder(Listener):
@@ -258,8 +250,7 @@ class AnswerRecorder(Listener):
     watch: Pass
     """The pass that is recorded."""
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    def __init__(self) -> None:
         self.answers: dict[ValueRequest, list[Any]] = {}
         self.operators = 0
         self.multiply_adds = 0
@@ -281,8 +272,8 @@ class AnswerRecorder(Listener):
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
         self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
-        if self.multiply_adds > self.longest:
-            raise TooLongError(f"it takes more than {self.longest:,} multiply-adds")
+        if self.multiply_adds > LONGEST:
+            raise TooLongError(f"it takes more than {LONGEST:,} multiply-adds")
         self.operators += 1
         if self.operators > MOST_OPERATORS:
             raise TooLongError(f"it calls more than {MOST_OPERATORS:,} operators")
@@ -343,14 +334,14 @@ class ReadsRecorded(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class RealRun:
-    """A real forward's or step's answers, in order by request, or the reason for having none."""
+    """A real step's answers, in order by request, and the reason why some may be missing."""
 
     answers: dict[ValueRequest, list[Any]] = field(default_factory=dict)
     failure: str = ""
     drew: bool = False
     """Whether the pass drew random numbers, on which its answers may depend."""
     journal: SavedStorages | None = None
-    """What a step wrote outside the model; None for a forward, or without answers."""
+    """What the steps wrote outside the model; None if they did not run to their end."""
     error: BaseException | None = None
     """The pass's own exception, which a fake step may raise too."""
 

@@ -1,4 +1,4 @@
-"""The copy of a model and its step that a pass runs, with everything else that the step reaches.
+"""A step, and the copy of a model and its step that a pass runs, with everything else that the step reaches.
 
 That is other models, optimizer state, tensors in closures (:mod:`..live.copying`).
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,27 @@ from ..table.environments import copied_tree
 from ..table.forward import deep_stack
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.values import OUTSIDE
-from .step import Step
+from .losses import Loss
+
+
+@dataclass(frozen=True)
+class Step:
+    """The step to record.
+
+    ``mode`` "train" or "eval"; ``optimizer`` None, a name, a class or a callable from parameters; ``loss`` None for the
+    output's own, else its sum; ``autocast`` a dtype; ``train_step`` the user's own ``(model, *inputs)``;
+    ``keep_output`` for a loop that keeps the output until the next one; ``steps`` the number of repetitions, each of
+    ``micro_batches`` forwards and backwards whose gradients add up.
+    """
+
+    mode: str = "train"
+    optimizer: Any = None
+    loss: Loss | None = None
+    autocast: torch.dtype | None = None
+    train_step: Callable[..., Any] | None = None
+    keep_output: bool = False
+    steps: int = 2
+    micro_batches: int = 1
 
 
 class PriorTensor(NamedTuple):

@@ -23,7 +23,7 @@ from .modules import ModuleTree, class_name
 def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], no_values: str = "") -> ForwardError:
     """Return a pass's error as the user should read it.
 
-    ``reached`` lists the calls that had finished; ``no_values`` says why no real forward could supply values.
+    ``reached`` lists the calls that had finished; ``no_values`` says why no real step could supply values.
     """
     frame = module_frame(failed_frame(error))
     number = 0 if frame is None or frame.module is None else frame.module
@@ -75,7 +75,7 @@ def _text(error: BaseException) -> str:
 def _values_hint(error: BaseException, no_values: str) -> str:
     if not no_values or not isinstance(error, DataDependentError):
         return ""
-    return f"the forward depends on values that only a real forward can provide, but {no_values}"
+    return f"the forward depends on values that only a real step can provide, but {no_values}"
 
 
 def hint(message: str, module: nn.Module, frame: Frame | None, root: nn.Module | None = None) -> str:

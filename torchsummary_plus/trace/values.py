@@ -1,8 +1,7 @@
 """Operators whose results depend on values: what they ask on fakes, and how they are answered.
 
-Sizes and values come from a real forward with the same requests; requests outside forwards, in a loss, a backward or
-a training step, from a real step (``step/real_steps.py``). Without either, sizes are the operator's maximum, and values
-are guessed, numbers only outside forwards. Each answer's origin is recorded for the user.
+Sizes and values come from a real step with the same requests (``step/real_steps.py``). Without one, sizes are the
+operator's maximum, and values are guessed, numbers only outside forwards. Each answer's origin is recorded.
 
 A guess is that every unknown value is 1. So ``(x < 0).any()`` is False and ``(x >= 0).all()`` True, as checks in
 losses, distributions and user code expect. If a step raises nonetheless, the guesses of the last line that asked
@@ -45,9 +44,9 @@ class ValueRequest(NamedTuple):
     shapes: tuple[torch.Size, ...]
 
 
-FROM_REAL_RUN = "sizes taken from a real"
+FROM_REAL_RUN = "sizes taken from a real step"
 MOST = "assumed to return its maximum size"
-VALUE = "value taken from a real"
+VALUE = "value taken from a real step"
 ASSUMED = "value assumed to be"
 DRAWN = "drawn at random"
 """Origin of values that other random numbers would change: noted by ``ValueSource.drew`` alone."""
@@ -59,24 +58,22 @@ aten = torch.ops.aten
 class ValueSource:
     """Answers to operators that ask for values.
 
-    ``recorded`` holds the answers of a real forward, or with ``of_step`` of a whole real step, in order by request;
-    None before there was one. A repeated forward, in the next step or for a checkpoint, asks the same requests again,
-    so the answers rotate. Other requests are answered by ``guesses``, if given.
+    ``recorded`` holds the answers of a real step, in order by request; None before there was one. A repeated forward,
+    in the next step or for a checkpoint, asks the same requests again, so the answers rotate. Other requests are
+    answered by ``guesses``, if given.
     """
 
     def __init__(
         self,
         recorded: dict[ValueRequest, list[Any]] | None = None,
-        of_step: bool = False,
         guesses: AssumedValues | None = None,
     ) -> None:
         self.recorded = recorded
-        self.of_step = of_step
         self.guesses = guesses
         self.times_asked: dict[ValueRequest, int] = {}
         self.notes: dict[tuple[int, str, str], int] = {}
-        self.refused: int | None = None
-        """Number of the module that was first refused an answer."""
+        self.refused = False
+        """Whether any answer was refused."""
         self.is_over = False
         """Whether the pass has ended, after which numbers that the program kept may be used as they are."""
         self.drew = self.loaded = False
@@ -91,13 +88,13 @@ class ValueSource:
         return number
 
     def recall(self, request: ValueRequest, number: int, how: str = "") -> Any:
-        """Return the answer that a real forward or step got the ``number``-th time; None if it never asked.
+        """Return the answer that a real step got the ``number``-th time; None if it never asked.
 
         With ``how``, it is recorded for the user.
         """
         answers = (self.recorded or {}).get(request)
         if answers and how:
-            self.assume(request.module, request.operator, f"{how} {'step' if self.of_step else 'forward'}")
+            self.assume(request.module, request.operator, how)
         return answers[number % len(answers)] if answers else None
 
     def answer(
@@ -115,30 +112,30 @@ class ValueSource:
         return answer if func in SCALARS else fakes_of(func, args, kwargs, answer, device)
 
     def _guess(self, request: ValueRequest, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
-        """Answer a request that no real forward or step answers."""
+        """Answer a request that no real step answers."""
         outside = request.module < 0
         dtype = _dtype_asked(func, args)
 
         def refuse_before_end() -> None:
             if not self.is_over:
-                self.refuse(request.module, func)
+                self.refuse(func)
 
         if self.guesses is None:
             deferred = outside and func in SCALARS and dtype.is_floating_point
             if not (deferred and defer_refusal(refuse_before_end)):
-                self.refuse(request.module, func)
+                self.refuse(func)
             self.assume(request.module, request.operator, f"{ASSUMED} 1")
             return 1.0
         if func in SCALARS:
             if not outside and dtype is not torch.bool:
-                self.refuse(request.module, func)
+                self.refuse(func)
             value, site = self.guesses.value(tensors_of(args), dtype)
             self.assume(request.module, request.operator, f"{ASSUMED} {value} in {site}")
             return value
         self.guesses.sizes = True
         result = fakes_of(func, args, kwargs, None, device, self.guesses.least)
         if result is None:
-            self.refuse(request.module, func)
+            self.refuse(func)
         self.assume(request.module, request.operator, MOST)
         return result
 
@@ -150,7 +147,7 @@ class ValueSource:
                 return values.clone()  # type: ignore[no-any-return]
         is_guessed = self.guesses is not None and (request.module < 0 or tensor.dtype is torch.bool)
         if self.guesses is None or not is_guessed or tensor.numel() > LARGEST:
-            self.refuse(request.module, request.operator)
+            self.refuse(request.operator)
         value, site = self.guesses.value([tensor], tensor.dtype)
         self.assume(request.module, request.operator, f"{ASSUMED} {value} in {site}")
         with no_dispatch():
@@ -160,14 +157,14 @@ class ValueSource:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
         answer = self.recall(request, self.count(request), FROM_REAL_RUN)
         if answer is None and self.guesses is None:
-            self.refuse(request.module, func)
+            self.refuse(func)
         if answer is None:
             self.assume(request.module, request.operator, MOST)
         return answer
 
-    def refuse(self, module: int, func: OpOverload | str) -> NoReturn:
+    def refuse(self, func: OpOverload | str) -> NoReturn:
         """Raise :class:`DataDependentError` and remember it, since the caller may catch it."""
-        self.refused = module if self.refused is None else self.refused
+        self.refused = True
         raise DataDependentError(f"{func} needs the values of a tensor")
 
     def close(self) -> None:
