@@ -1,25 +1,33 @@
-"""The shell commands: what each accepts, and a function from parsed arguments to the answer."""
+"""The shell commands: what each accepts, and a function from parsed arguments, which name the model, to the answer."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import operator
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torchsummary_plus as package  # Which imports torch when a call is first used.
 
-from ...data.errors import InputError
+from ...data.arguments import STEP_MODES
+from ...data.errors import InputError, SummaryError, choice_error
 from ...data.model_configs import is_config
-from ...data.units import GIB, in_common_unit
+from ...data.units import GIB, describe, in_common_unit
 from ...render.columns import COLUMNS
 from ...table.columns import default_names
 from ...table.rows import Report
-from .models import find, importable, named_model, parse_pairs, parse_place
-from .options import PASS, chosen, memory_options, need_sizes, parse_sizes, step_options
 
 if TYPE_CHECKING:
     from ...results.views import Views
@@ -69,12 +77,9 @@ torchsummary-plus graph examples/resnet.py:resnet18 3,224,224 --depth 1 -o resne
 torchsummary-plus graph examples/resnet.py:resnet18 3,224,224 --depth 1 -o resnet18.mmd  (Mermaid, as GitHub draws it)
 torchsummary-plus graph google-bert/bert-base-cased 128 --depth 2 -o bert.dot"""
 
+Answer = tuple[str, str]  # What a command prints, and the line on the budgets that are exceeded, "" if none is.
 
-class Answer(NamedTuple):
-    """What a command prints, and the line on the budgets that are exceeded, "" if none is."""
-
-    text: str
-    over_budget: str = ""
+PASS = ("batch_size", "device", "dtypes", "mode", "run")  # The arguments of a forward pass.
 
 
 def table(arguments: argparse.Namespace) -> Answer:
@@ -98,17 +103,16 @@ def table(arguments: argparse.Namespace) -> Answer:
 @contextmanager
 def _summarised(arguments: argparse.Namespace, look: Mapping[str, Any]) -> Iterator[tuple[package.ModelSummary, Any]]:
     """Yield the summary of MODEL, and the model, whose siblings can be imported inside the block."""
-    if arguments.max_mult_adds is not None:
-        need_sizes(arguments, "--max-mult-adds")
     # Options are checked before the model is built.
-    memory, sizes = memory_options(arguments), parse_sizes(arguments.sizes)
+    sizes = parse_sizes(arguments.sizes, "" if arguments.max_mult_adds is None else "--max-mult-adds")
+    memory = memory_options(arguments)
     with named_model(arguments.model, arguments) as model:
         yield package.summary(model, sizes, memory=memory, verbose=0, **chosen(arguments, *PASS), **look), model
 
 
 def _answer(arguments: argparse.Namespace, result: Views, text: str = "", over_budget: str = "") -> Answer:
     """Return a result as the answer, saved if that was asked for."""
-    return Answer("\n".join([text or str(result), *saved(result.save, arguments.output)]), over_budget)
+    return "\n".join([text or str(result), *saved(result.save, arguments.output)]), over_budget
 
 
 def _weights_table(arguments: argparse.Namespace) -> Answer:
@@ -181,7 +185,7 @@ def reporting(arguments: argparse.Namespace) -> Answer:
     """Write the page for parsed arguments, and return where it is. Raises :class:`SummaryError`."""
     with _summarised(arguments, {}) as (result, _):
         (line,) = saved(result.to_html_report, arguments.output)
-    return Answer(line, _exceeded(arguments, result, result.memory))
+    return line, _exceeded(arguments, result, result.memory)
 
 
 def comparison(arguments: argparse.Namespace) -> Answer:
@@ -207,18 +211,18 @@ def _is_size(word: str) -> bool:
 
 def fitting(arguments: argparse.Namespace) -> Answer:
     """Return the table for parsed arguments. Raises :class:`SummaryError`."""
-    need_sizes(arguments, "a step")
+    sizes, options = parse_sizes(arguments.sizes, "a step"), step_options(arguments)
     with named_model(arguments.model, arguments) as model:
         tried = chosen(arguments, "batch_size", "gpus", "settings", "dtypes")
-        result = package.what_if(model, parse_sizes(arguments.sizes), options=step_options(arguments), **tried)
+        result = package.what_if(model, sizes, options=options, **tried)
     return _answer(arguments, result)
 
 
 def drawing(arguments: argparse.Namespace) -> Answer:
     """Return the tables of nodes and edges for parsed arguments. Raises :class:`SummaryError`."""
-    need_sizes(arguments, "a graph")
+    sizes = parse_sizes(arguments.sizes, "a graph")
     with named_model(arguments.model, arguments) as model:
-        result = package.graph(model, parse_sizes(arguments.sizes), **chosen(arguments, *PASS, "depth", "repeats"))
+        result = package.graph(model, sizes, **chosen(arguments, *PASS, "depth", "repeats"))
     return _answer(arguments, result)
 
 
@@ -242,7 +246,7 @@ def list_of_gpus(arguments: argparse.Namespace) -> Answer:
     for maker, devices in (("AMD", AMD), ("Intel", INTEL)):
         lines += [f"{name:<22} {gb:>4} GB  {maker}, kernels not modelled" for name, gb in devices.items()]
     lines.append("M2 Max 32GB (and so on)       Apple, kernels not modelled")
-    return Answer("\n".join(line for line in lines if arguments.word.lower() in line.lower()))
+    return "\n".join(line for line in lines if arguments.word.lower() in line.lower()), ""
 
 
 def list_of_columns(arguments: argparse.Namespace) -> Answer:
@@ -250,7 +254,180 @@ def list_of_columns(arguments: argparse.Namespace) -> Answer:
     width = max(map(len, COLUMNS))
     lines = [f"{name:<{width}}  {'with --memory: ' * each.of_memory}{each.about}" for name, each in COLUMNS.items()]
     text = re.sub(r"\[([^]]+)\]\([^)]*\)|`", r"\1", "\n".join(lines))
-    return Answer(f"{text}\nShown by default: {', '.join(default_names(False, False))}")
+    return f"{text}\nShown by default: {', '.join(default_names(False, False))}", ""
+
+
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return parsed arguments as keyword arguments."""
+    return {name: getattr(arguments, name) for name in names}
+
+
+def step_options(arguments: argparse.Namespace) -> package.StepOptions | None:
+    """Return the step's options, ``gpu`` as typed; None if no estimate was requested."""
+    names = ("optimizer", "loss", "autocast", "gpu", "cudnn", "gradient_accumulation_steps", "compiled")
+    words = {name: getattr(arguments, name, None) for name in names}
+    options = {name: word for name, word in words.items() if word is not None}
+    if arguments.memory is None and getattr(arguments, "max_memory", None) is None and not options:
+        return None
+    if arguments.memory not in (None, *STEP_MODES):
+        raise choice_error("--memory", arguments.memory, STEP_MODES)
+    parse_sizes(arguments.sizes, "a step")
+    return package.StepOptions(arguments.memory or "train", **options)
+
+
+def memory_options(arguments: argparse.Namespace) -> package.StepOptions | None:
+    """Return the step's options with the GPU that ``--gpu`` names; None if no estimate was requested."""
+    step = step_options(arguments)
+    if arguments.gpu is None or step is None:
+        return step
+    from ...memory.gpus import named_gpu
+    from ...memory.other_devices import other_device
+
+    gpu_model = named_gpu(arguments.gpu)
+    default = "cuda" if other_device(arguments.gpu) is None else "cpu"
+    return replace(step, device=arguments.device or default, gpu=None if gpu_model is None else gpu_model.name)
+
+
+def parse_sizes(words: Sequence[str], user: str = "") -> list[Any] | dict[str, Any] | None:
+    """Parse sizes into ``summary``'s ``input_size``; None without any, unless a ``user`` of them is named.
+
+    >>> parse_sizes(["3,224,224", "10"]), parse_sizes(["ids=128"]), parse_sizes([])
+    ([(3, 224, 224), (10,)], {'ids': (128,)}, None)
+    """
+    if not words and user:
+        raise InputError(f"{user} needs an input: give its SIZE without the batch axis after MODEL, such as 3,224,224")
+    if not words:
+        return None
+    names, _, texts = zip(*(word.rpartition("=") for word in words))
+    sizes = []
+    for text in texts:
+        try:
+            size = ast.literal_eval(text)
+        except (ValueError, SyntaxError) as error:
+            if re.fullmatch(r"[0-9]+([x*][0-9]+)+", text):
+                commas = re.sub("[x*]", ",", text)
+                raise InputError(f"SIZE is {describe(text)}; its axes are separated by commas: {commas}") from error
+            raise choice_error("SIZE", text, ["3,224,224", "10", "()"]) from error
+        sizes.append((size,) if isinstance(size, int) else size)
+    if not any(names):
+        return sizes
+    if not all(names):
+        raise InputError(f"sizes are {' '.join(words)}; accepted: all positional (3,32,32) or all named (x=3,32,32)")
+    return dict(zip(names, sizes))
+
+
+WEIGHTS = ".safetensors, .index.json, .gguf or .onnx"
+
+HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+|[\w-]+")
+"""Names on the Hugging Face Hub: of an owner's repository, or an old name without an owner, such as gpt2."""
+
+
+class BuildError(SummaryError, RuntimeError):
+    """The model could not be built: its constructor or function failed."""
+
+
+@contextlib.contextmanager
+def named_model(word: str, arguments: argparse.Namespace) -> Iterator[Any]:
+    """Yield the model that a word names; files beside its own can be imported inside the block."""
+    from ..configured import from_config, from_hub
+    from ..weights import is_weights
+
+    kwargs = parse_pairs(arguments.kwargs)
+    # Without transformers, a single word is a mistake for file.py:NAME rather than a name on the Hub.
+    is_name = HUB_ID.fullmatch(word) is not None and not word.endswith(".py") and not Path(word).exists()
+    if is_config(word):
+        yield from_config(word, **kwargs)
+    elif is_weights(word):
+        raise InputError(f"MODEL is {describe(word)}, weights without a forward; torchsummary-plus MODEL lists them")
+    elif is_name and ("/" in word or importlib.util.find_spec("transformers") is not None):
+        yield from_hub(word, **kwargs)
+    else:
+        place = parse_place(word)
+        with importable(place):
+            yield build_model(find(*place), kwargs, arguments.meta)
+
+
+def parse_pairs(words: Sequence[str]) -> dict[str, Any]:
+    """Parse ``key=value`` words as keyword arguments.
+
+    >>> parse_pairs(["num_classes=10", "widths=(8, 16)", "act=relu"])
+    {'num_classes': 10, 'widths': (8, 16), 'act': 'relu'}
+    """
+    pairs = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key.isidentifier():
+            raise choice_error("--kwargs", word, ["key=value"])
+        try:
+            pairs[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            pairs[key] = value
+    return pairs
+
+
+def build_model(target: Any, kwargs: dict[str, Any], on_meta: bool) -> Any:
+    """Call a class or function and return the model; return a model that is already built as it is."""
+    import torch
+
+    if isinstance(target, torch.nn.Module) or not callable(target):
+        if kwargs or on_meta:
+            raise InputError(f"MODEL is {describe(target)}, not a callable: it takes no --kwargs and no --meta")
+        return target
+    try:
+        with torch.device("meta") if on_meta else contextlib.nullcontext():
+            return target(**kwargs)
+    except Exception as error:
+        cure = "; pass arguments as --kwargs NAME=VALUE" if isinstance(error, TypeError) else ""
+        raise BuildError(f"the model cannot be built: {type(error).__name__}: {error}{cure}") from error
+
+
+def find(source: str, name: str) -> Any:
+    """Return a dotted name of a module or file, or a function that builds the model of timm with that name.
+
+    A file is imported under a name that shadows no other module. Raises :class:`InputError`, with similar names.
+    """
+    try:
+        if source.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(f"file_{Path(source).stem}", source)
+            assert spec is not None and spec.loader is not None  # The name ends in ".py".
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(source)
+    except Exception as error:
+        raise InputError(f"{source} cannot be imported: {type(error).__name__}: {error}") from error
+    if source == "timm" and not hasattr(module, name):
+        return partial(module.create_model, name)
+    try:
+        return operator.attrgetter(name)(module)
+    except AttributeError as error:
+        near = difflib.get_close_matches(name, vars(module), n=5)
+        like = f"; similar names: {', '.join(near)}" if near else ""
+        raise InputError(f"{source} has no {name}{like}") from error
+
+
+def parse_place(word: str) -> tuple[str, str]:
+    """Split ``source:name`` into a module or file and a name in it. Raises :class:`InputError`."""
+    source, _, name = word.rpartition(":")
+    if word.endswith(".py"):
+        raise InputError(f"MODEL is {describe(word)}, a file; accepted: {word}:NAME, with a class or function in it")
+    if not source or not name:
+        raise InputError(
+            f"MODEL is {describe(word)}; accepted: 'package.module:callable', 'path/to/file.py:callable', 'timm:name', "
+            f"'owner/name' on the Hugging Face Hub, a folder with config.json, or a {WEIGHTS} file"
+        )
+    return source, name
+
+
+@contextlib.contextmanager
+def importable(place: tuple[str, str]) -> Iterator[None]:
+    """Temporarily put the working directory and a file's folder first in ``sys.path``: it can import its siblings."""
+    before = list(sys.path)
+    sys.path[:0] = [os.getcwd(), *([str(Path(place[0]).resolve().parent)] if place[0].endswith(".py") else [])]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 COMMANDS: dict[str, tuple[str, str, str, Callable[[argparse.Namespace], Answer]]] = {
