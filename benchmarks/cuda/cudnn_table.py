@@ -22,7 +22,7 @@ from torchsummary_plus.data.units import MIB
 from torchsummary_plus.ops.scratch.cuda.cudnn import backend
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, Question
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Settings, plans, workspaces_of_worker
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import plans, refused_notes, workspaces_of_worker
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, guess, tensor_bytes, trials_bytes
 
 DATA = Path(__file__).parents[1] / "data"
@@ -66,9 +66,9 @@ def ask_all(
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             try:
-                settings = Settings(tensor_cores=tensor_cores, benchmark=trials)
-                answer = plans(question, known_cards()[card], settings, workspaces_of_worker)
-                nbytes = answer.largest if trials else answer.tried[0]
+                refused = refused_notes(tensor_cores)
+                sizes = plans(question, known_cards()[card], refused, trials, ask=workspaces_of_worker)
+                nbytes = max(sizes) if trials else sizes[0]
                 row.append(nbytes if nbytes <= known_cards()[card].memory_mib * MIB else None)
             except CudnnError:
                 row.append(None)

@@ -24,6 +24,7 @@ from torchsummary_plus.memory.gpus import context_range
 from torchsummary_plus.ops.scratch.cuda.cudnn import queries, worker
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import (
     DOWN_CONVERT,
+    INSTANT,
     NONDETERMINISTIC,
     TENSOR_CORE,
     CudnnError,
@@ -32,9 +33,14 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.backend import (
     cudnn_library,
 )
 from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Plans, Settings, plans
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import plans, refused_notes, requested, settings
 
 RECORDED = read(ANSWERS)
+
+
+def asked(question: Question, card: str, tensor_cores: bool = True) -> tuple[int, ...]:
+    refused = refused_notes(tensor_cores)
+    return plans(question, known_cards()[card], refused, ask=queries.workspaces_of_worker)
 
 
 needs_cudnn = pytest.mark.skipif(not has_cudnn(), reason="torch brings no cuDNN that can be asked")
@@ -51,10 +57,7 @@ def test_cudnn_answers_as_it_was_recorded() -> None:
             dtype, tensor_cores = NUMBERS[numbers]
             question = question_of(conv, dtype, last, kind)
             if answer is not None:
-                result = plans(
-                    question, known_cards()[card], Settings(tensor_cores=tensor_cores), queries.workspaces_of_worker
-                )
-                assert result.tried[0] == answer, name_of(card, numbers, last, kind)
+                assert asked(question, card, tensor_cores)[0] == answer, name_of(card, numbers, last, kind)
                 checked += 1
     assert checked > 50
 
@@ -68,27 +71,22 @@ ONE_BY_ONE = Question(
 @pytest.mark.skipif(capability_of(0) is not None, reason="a driver is here")
 def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() -> None:
     """A matrix product, which takes nothing; it comes first, and is missing in a process without a driver."""
-    settings, card = Settings(tensor_cores=False), known_cards()["t4"]
-    assert plans(ONE_BY_ONE, card, settings, queries.workspaces_of_worker).tried == (0,)
-    assert plans(ONE_BY_ONE, card, settings).tried[0] > 0
+    assert asked(ONE_BY_ONE, "t4", tensor_cores=False) == (0,)
+    assert plans(ONE_BY_ONE, known_cards()["t4"], refused_notes(tensor_cores=False))[0] > 0
 
 
 def test_the_workers_code_needs_no_torch() -> None:
     """Importing torch there would load CUDA's real libraries beside the stand-ins, which ends the subprocess."""
-    code = (
-        "import runpy, sys; sys.modules['torch'] = None\n"
-        "worker = runpy.run_path(sys.argv[1]); worker['make_packages']()\n"
-        "__import__(f\"{worker['PACKAGE']}.backend\")"
-    )
-    subprocess.run([sys.executable, "-I", "-c", code, str(queries.SCRIPT)], check=True)
+    code = "import sys; sys.modules['torch'] = None; sys.path.append(sys.argv[1]); import backend, worker"
+    subprocess.run([sys.executable, "-I", "-c", code, str(queries.SCRIPT.parent)], check=True)
 
 
 @needs_cudnn
 def test_the_worker_ends_with_an_error_and_not_with_the_process() -> None:
     impossible = replace(ONE_BY_ONE, dtype="float64", w=(64, 255, 1, 1))
     with pytest.raises(CudnnError):
-        plans(impossible, known_cards()["h100"], Settings(), queries.workspaces_of_worker)
-    assert plans(ONE_BY_ONE, known_cards()["h100"], Settings(), queries.workspaces_of_worker).tried
+        asked(impossible, "h100")
+    assert asked(ONE_BY_ONE, "h100")
 
 
 @needs_cudnn
@@ -148,25 +146,18 @@ def test_cudnn_that_must_be_asked_and_is_not_there_is_an_error() -> None:
         estimate_memory(nn.Conv2d(3, 8, 3), (3, 8, 8), 1, gpu="A100 80GB", cudnn="ask", progress=False)
 
 
-def test_engines_that_torch_leaves_out() -> None:
+def test_engines_that_torch_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """``filterEngineConfigs`` drops engines that round down or are not deterministic, and tensor cores without TF32."""
-    assert Settings().refused == {DOWN_CONVERT}
-    assert Settings(tensor_cores=False).refused == {DOWN_CONVERT, TENSOR_CORE}
-    assert Settings(deterministic=True).refused == {DOWN_CONVERT, NONDETERMINISTIC}
-
-
-def test_the_settings_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings.of_torch("float32") == Settings()
+    assert settings("float32") == ({DOWN_CONVERT}, False, INSTANT)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert settings("float32")[0] == {DOWN_CONVERT, TENSOR_CORE}
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    assert Settings.of_torch("float32") == Settings(deterministic=True, tensor_cores=False)
-    assert Settings.of_torch("float16").tensor_cores
+    assert settings("float16")[0] == {DOWN_CONVERT, NONDETERMINISTIC}
 
 
 def test_a_smaller_plan_is_taken_where_there_is_no_memory() -> None:
     """As ``try_configs`` continues when an allocation fails; a plan that is not smaller would fail too."""
-    assert Plans((64, 96, 16), (0,)).tried == (64, 16, 0) and Plans((64, 96, 16), (0,)).largest == 96
-    assert Plans((0,), ()).tried == (0,) and Plans((0,), ()).largest == 0
+    assert requested((64, 96, 16, 0)) == (64, 16, 0) and requested((0,)) == (0,)
     context = context_range(1 << 40)[1]
     for lesser, fits in (((), False), ((90 << 20,), False), ((90 << 20, 4 << 20), True), ((0,), True)):
         storages = (StorageSpec(100 << 20, None, 0), StorageSpec(100 << 20, "workspace", 0, lesser))

@@ -1,4 +1,4 @@
-"""Strides of new tensors, and the layouts that strides suggest; without torch, for the process that queries cuDNN."""
+"""Strides of new tensors, and the layouts that strides suggest."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from ..allocations import Allocations, buffers, copied, copies, suggested
 from ..registry import Alloc, AtMost, Result, Timeline, reserve, scratch
 from .blas import cublas
 from .cudnn.backend import Kind, Question
-from .cudnn.queries import Cudnn
+from .cudnn.queries import Cudnn, requested
 from .cudnn.table import guess, trials_bytes
 from .reductions import sum_course
 
@@ -249,7 +249,7 @@ def workspaces(
         low, high = cudnn.split(low, high)
         largest, most = high, cudnn.within_memory(max(high, trials_bytes(question)))
     else:
-        tried, largest, most = plans.tried, plans.largest, plans.largest
+        tried, largest, most = requested(plans), max(plans), max(plans)
         low, high = cudnn.split(tried[0], tried[0])
     trials: tuple[Alloc, ...] = ()
     if torch.backends.cudnn.benchmark:

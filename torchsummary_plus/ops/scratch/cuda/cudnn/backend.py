@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
-
-from ....strides import channels_last, contiguous
 
 
 class Kind(IntEnum):
@@ -128,7 +127,7 @@ class CudnnError(Exception):
 
 
 override: list[Path] = []
-"""The path of the cuDNN library, in a process without torch (:mod:`.worker`)."""
+"""The path of the cuDNN library, in a process without torch (:mod:`.worker`), which imports nothing of the package."""
 
 
 @cache
@@ -273,10 +272,12 @@ def _graph(question: Question) -> Descriptor:
     scale = Type.DOUBLE if compute == "float64" else Type.FLOAT
     operation.set_numbers(first, scale, 1.0).set_numbers(first + 1, scale, 0.0)
     operation.set_descriptors(first + 2, convolution)
-    strides = channels_last if question.last else contiguous
+    axes = [0, *range(2, len(question.x)), 1] if question.last else list(range(len(question.x)))
     for attribute, name, sizes in zip(range(first + 3, first + 6), "wxy", (question.w, question.x, question.y)):
         tensor = Descriptor(Kind.TENSOR).set_numbers(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
-        tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes).set_numbers(TENSOR_STRIDES, Type.INT64, *strides(sizes))
+        strides = {axis: prod(sizes[inner] for inner in axes[place + 1 :]) for place, axis in enumerate(axes)}
+        tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes)
+        tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *(strides[axis] for axis in range(len(sizes))))
         tensor.set_numbers(UNIQUE_ID, Type.INT64, ord(name)).set_numbers(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT)
         operation.set_descriptors(attribute, tensor.finalize())
     return Descriptor(Kind.GRAPH).set_descriptors(GRAPH_OPERATIONS, operation.finalize()).finalize()

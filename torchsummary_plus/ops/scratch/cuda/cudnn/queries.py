@@ -13,9 +13,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
@@ -98,14 +98,14 @@ class Cudnn:
         """Return a bound of a workspace: a plan that does not fit in the GPU's memory does not run."""
         return nbytes if self.card is None else min(nbytes, self.card.memory_mib * MIB)
 
-    def plans(self, question: Question) -> Plans | None:
-        """Return the plans for a convolution, or None if cuDNN cannot provide them."""
+    def plans(self, question: Question) -> tuple[int, ...] | None:
+        """Return the workspaces of the plans for a convolution, or None if cuDNN cannot provide them."""
         if self.why or self.card is None:
             self.is_guessed = True
             return None
         try:
             ask = workspaces_of_worker if self.has_worker else workspaces
-            answered = plans(question, self.card, Settings.of_torch(question.dtype), ask)
+            answered = plans(question, self.card, *settings(question.dtype), ask)
         except CudnnError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return None
@@ -136,59 +136,35 @@ REMEMBERED = 4096
 """Number of cached answers, by convolution, GPU and settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings in ``torch.backends.cudnn`` and the environment that decide the plan."""
-
-    deterministic: bool = False
-    tensor_cores: bool = True
-    mode: int = backend.INSTANT
-    benchmark: bool = False
-
-    @classmethod
-    def of_torch(cls, dtype: str) -> Settings:
-        """Return the current settings for a dtype."""
-        return cls(
-            deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
-            tensor_cores=dtype != "float32" or allows_tf32(),
-            benchmark=torch.backends.cudnn.benchmark,
-            mode=backend.MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else backend.INSTANT,
-        )
-
-    @property
-    def refused(self) -> frozenset[int]:
-        """Numerical notes of the engines that torch skips."""
-        skipped = {
-            backend.NONDETERMINISTIC: self.deterministic,
-            backend.TENSOR_CORE: not self.tensor_cores,
-            backend.DOWN_CONVERT: True,
-        }
-        return frozenset(note for note, is_skipped in skipped.items() if is_skipped)
+def settings(dtype: str) -> tuple[frozenset[int], bool, int]:
+    """Return what torch's settings decide for a dtype: the refused notes, whether all plans are tried, and the mode."""
+    deterministic = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    mode = backend.MODE_B if os.environ.get("TORCH_CUDNN_USE_HEURISTIC_MODE_B") == "1" else backend.INSTANT
+    refused = refused_notes(dtype != "float32" or allows_tf32(), deterministic)
+    return refused, torch.backends.cudnn.benchmark, mode
 
 
-@dataclass(frozen=True, slots=True)
-class Plans:
-    """Workspaces of the plans that torch may run, in bytes and in order, and of the fallback list.
+def refused_notes(tensor_cores: bool, deterministic: bool = False) -> frozenset[int]:
+    """Return the numerical notes of the engines that torch skips."""
+    skipped = {
+        backend.NONDETERMINISTIC: deterministic,
+        backend.TENSOR_CORE: not tensor_cores,
+        backend.DOWN_CONVERT: True,
+    }
+    return frozenset(note for note, is_skipped in skipped.items() if is_skipped)
 
-    Each list ends at the first plan that needs none, unless ``cudnn.benchmark`` tries all.
+
+def requested(plans: Iterable[int]) -> tuple[int, ...]:
+    """Return the workspaces requested in turn until an allocation succeeds: each smaller than those before.
+
+    >>> requested((64, 96, 16, 0))
+    (64, 16, 0)
     """
-
-    listed: tuple[int, ...]
-    fallback: tuple[int, ...]
-
-    @property
-    def tried(self) -> tuple[int, ...]:
-        """The workspaces requested in turn until an allocation succeeds: each smaller than those before."""
-        least: list[int] = []
-        for size in (*self.listed, *self.fallback):
-            if not least or size < least[-1]:
-                least.append(size)
-        return tuple(least)
-
-    @property
-    def largest(self) -> int:
-        """The workspace in which ``cudnn.benchmark`` tries all plans."""
-        return max((*self.listed, *self.fallback))
+    least: list[int] = []
+    for size in plans:
+        if not least or size < least[-1]:
+            least.append(size)
+    return tuple(least)
 
 
 Ask = Callable[[Question, str, int, frozenset[int], bool], Iterator[int]]
@@ -196,19 +172,22 @@ Ask = Callable[[Question, str, int, frozenset[int], bool], Iterator[int]]
 
 
 @lru_cache(REMEMBERED)
-def plans(question: Question, card: Card, settings: Settings, ask: Ask = workspaces) -> Plans:
-    """Return the plans for a convolution on a GPU. Raises :class:`CudnnError` if there is none.
+def plans(
+    question: Question, card: Card, refused: frozenset[int], every: bool = False, mode: int = backend.INSTANT,
+    ask: Ask = workspaces,
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the workspaces, in bytes and in order, of the plans that torch may run for a convolution on a GPU.
 
-    The fallback list is queried only if it may be needed: not if a listed plan needs no workspace.
+    They end at the first that needs none, unless ``cudnn.benchmark`` tries ``every`` one. The fallback list is queried
+    only if it may be needed. Raises :class:`CudnnError` if there is no plan.
     """
-    device, how = device_text(card), (settings.refused, settings.benchmark)
-    listed = tuple(ask(question, device, settings.mode, *how))
-    fallback: tuple[int, ...] = ()
-    if settings.benchmark or 0 not in listed:
-        fallback = tuple(ask(question, device, backend.FALLBACK, *how))
-    if not listed and not fallback:
+    device = device_text(card)
+    sizes = tuple(ask(question, device, mode, refused, every))
+    if every or 0 not in sizes:
+        sizes += tuple(ask(question, device, backend.FALLBACK, refused, every))
+    if not sizes:
         raise CudnnError("cuDNN returned no plan that torch would run")
-    return Plans(listed, fallback)
+    return sizes
 
 
 @cache

@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 OBJECTS = ("MatmulDesc", "MatmulPreference", "MatrixLayout", "MatrixTransformDesc")
@@ -168,23 +167,10 @@ def load(name: str, functions: Mapping[str, Any]) -> ctypes.CDLL:
         return ctypes.CDLL(file.name, mode=ctypes.RTLD_GLOBAL)
 
 
-PACKAGE = "torchsummary_plus.ops.scratch.cuda.cudnn"
-
-
-def make_packages() -> None:
-    """Register packages that only know their folders: the code of the real ones imports torch."""
-    names, folder = PACKAGE.split("."), Path(__file__).parent
-    for depth in range(len(names), 0, -1):
-        package = ModuleType(".".join(names[:depth]))
-        package.__path__ = [str(folder)]
-        sys.modules[package.__name__] = package
-        folder = folder.parent
-
-
 def main(cudnn: str, cuda: str) -> None:
     """Answer each JSON line on standard input with one on standard output: the workspaces, or cuDNN's error."""
-    make_packages()
-    backend = import_module(f"{PACKAGE}.backend")
+    sys.path.append(str(Path(__file__).parent))
+    backend = import_module("backend")  # Not by its package, whose code imports torch.
     load_stand_ins(cuda)
     backend.override.append(Path(cudnn))
     for line in sys.stdin:
