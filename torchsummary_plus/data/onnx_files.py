@@ -1,12 +1,13 @@
 """Names, shapes and bytes of the weights in an ONNX file, by the ``onnx`` package; external data is not read.
 
-Integers that are only shapes, axes or indices are no parameters. Sources: the ONNX format (github.com/onnx/onnx,
-onnx/onnx.proto: ``TensorProto``, ``external_data``; docs/Operators.md: the operators' inputs).
+Integers of 32 and 64 bits are shapes, axes or indices rather than parameters, unless they are a quantised bias.
+Sources: the ONNX format (github.com/onnx/onnx, onnx/onnx.proto: ``TensorProto``, ``external_data``; docs/Operators.md:
+the operators' inputs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -55,16 +56,14 @@ def read_onnx(path: Path) -> tuple[WeightEntry, ...]:
         raise _refused(path, str(error) or type(error).__name__) from None
     if not model.ir_version or not model.HasField("graph"):
         raise _refused(path, "it is not an ONNX model: it has no version or no graph")
-    graphs = list(all_graphs(model.graph))
-    nodes = [node for graph in (*graphs, *model.functions) for node in graph.node]
-    results = {output.name for graph in graphs for output in graph.output}
-    control: Collection[str | bytes] = read_only_at(CONTROL, nodes, results, ARITHMETIC)
-    params = packed(nodes) | dict.fromkeys(read_only_at(SCALES, nodes, results), 0)
+    graphs = [graph for own in (model.graph, *model.functions) for graph in _all_graphs(own)]
+    nodes = [node for graph in graphs for node in graph.node]
+    params = _params(nodes)
     entries = []
-    for name, tensor, is_index in [own for graph in (model.graph, *model.functions) for own in _tensors(onnx, graph)]:
+    for name, tensor in (own for graph in graphs for own in _tensors(onnx, graph)):
         entry = _entry(onnx, path, tensor, name)
-        is_index = is_index or (entry.dtype in ("INT32", "INT64") and name in control)
-        entries.append(replace(entry, params=0 if is_index else params.get(entry.name)))
+        count = params.get(entry.name, 0 if entry.dtype in ("INT32", "INT64") else None)
+        entries.append(replace(entry, params=count))
     return tuple(entries)
 
 
@@ -72,21 +71,24 @@ def _refused(path: Path, why: str) -> InputError:
     return InputError(f"{one_line(path.name)} cannot be read: {why}")
 
 
-def _tensors(onnx: Any, graph: Any) -> Iterator[tuple[str | bytes, Any, bool]]:
-    """Yield the tensors of a graph or function, and those inside the graphs of control flow.
+def _all_graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph or function, and the graphs inside it, which control flow runs."""
+    yield graph
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            yield from _all_graphs(inner)
 
-    Each has its name, and whether it is the indices of a sparse one. Constants that are plain numbers become tensors.
-    """
-    yield from ((tensor.name, tensor, False) for tensor in getattr(graph, "initializer", ()))
-    for sparse in getattr(graph, "sparse_initializer", ()):
-        yield from _sparse(sparse, sparse.values.name)
+
+def _tensors(onnx: Any, graph: Any) -> Iterator[tuple[str | bytes, Any]]:
+    """Yield the tensors of a graph or function, each with its name; plain numbers become tensors."""
+    yield from ((tensor.name, tensor) for tensor in getattr(graph, "initializer", ()))
+    sparse = [(each.values.name, each) for each in getattr(graph, "sparse_initializer", ())]
     for node in graph.node:
         name = node.output[0] if node.output else node.name
         for attribute in node.attribute:
-            yield from ((name, tensor, False) for tensor in ([attribute.t] if attribute.HasField("t") else []))
-            yield from ((name, tensor, False) for tensor in attribute.tensors)
-            if attribute.HasField("sparse_tensor"):
-                yield from _sparse(attribute.sparse_tensor, name)
+            whole = [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
+            yield from ((name, tensor) for tensor in whole)
+            sparse += [(name, attribute.sparse_tensor)] if attribute.HasField("sparse_tensor") else []
             field = dtype = ""
             if node.op_type == "Constant":
                 field, dtype = NUMBERS.get(attribute.name, ("", ""))
@@ -95,14 +97,10 @@ def _tensors(onnx: Any, graph: Any) -> Iterator[tuple[str | bytes, Any, bool]]:
             if field:
                 shape = (len(getattr(attribute, field)),) if field.endswith("s") else ()
                 data, kind = bytes(prod(shape) * BITS[dtype] // 8), onnx.TensorProto.DataType.Value(dtype)
-                yield name, onnx.TensorProto(dims=shape, data_type=kind, raw_data=data), False
-            for inner in inner_graphs(attribute):
-                yield from _tensors(onnx, inner)
-
-
-def _sparse(tensor: Any, name: str | bytes) -> Iterator[tuple[str | bytes, Any, bool]]:
-    yield name, tensor.values, False
-    yield f"{name!s} (indices)", tensor.indices, True
+                yield name, onnx.TensorProto(dims=shape, data_type=kind, raw_data=data)
+    for name, tensor in sparse:
+        yield name, tensor.values
+        yield f"{name!s} (indices)", tensor.indices
 
 
 def _entry(onnx: Any, path: Path, tensor: Any, name: str | bytes) -> WeightEntry:
@@ -135,34 +133,6 @@ def _entry(onnx: Any, path: Path, tensor: Any, name: str | bytes) -> WeightEntry
     return WeightEntry(text(name), shape, dtype, nbytes, file)
 
 
-def inner_graphs(attribute: Any) -> list[Any]:
-    """Return the graphs of an attribute: those that control flow runs."""
-    return ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
-
-
-def all_graphs(graph: Any) -> Iterator[Any]:
-    """Yield a graph and those inside it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in inner_graphs(attribute):
-                yield from all_graphs(inner)
-
-
-_PLACES = {
-    (0,): "ConstantOfShape Loop",
-    (1,): """
-        AffineGrid CenterCropPad CumSum Expand Gather GatherElements GatherND OneHot ReduceL1 ReduceL2 ReduceLogSum
-        ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape ReverseSequence
-        Scatter ScatterElements ScatterND SequenceAt SequenceErase Split SplitToSequence Squeeze Tile TopK Trilu
-        Unsqueeze
-    """,
-    (2,): "NonMaxSuppression SequenceInsert TensorScatter", (3,): "Resize", (1, 2): "Col2Im DFT MaxUnpool",
-    (1, 3): "Pad STFT", (0, 1, 2): "Range", (1, 2, 3, 4): "Slice",
-}  # fmt: skip
-CONTROL = {name: places for places, names in _PLACES.items() for name in names.split()}
-"""The inputs of operators that are shapes, axes, counts or indices."""
-
 SCALES = {
     "ConvInteger": (2, 3), "DequantizeLinear": (1, 2), "GatherBlockQuantized": (2, 3), "MatMulInteger": (2, 3),
     "MatMulNBits": (2, 3, 4), "QGemm": (1, 2, 4, 5, 7, 8), "QLinearConv": (1, 2, 4, 5, 6, 7),
@@ -170,42 +140,22 @@ SCALES = {
 }  # fmt: skip
 """The inputs of operators that are scales, zero points and orders of quantised values."""
 
-ARITHMETIC = {
-    "Abs", "Add", "Cast", "CastLike", "Concat", "Div", "Equal", "Expand", "Flatten", "Gather", "Identity", "Less",
-    "Greater", "Max", "Min", "Mod", "Mul", "Neg", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
-    "Reshape", "Slice", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where",
-}  # fmt: skip
-"""Operators that compute shapes and indices from others: their inputs are such if all their results are."""
+INTEGERS = {"DequantizeLinear": 0, "QGemm": 6, "QLinearConv": 8}
+"""The inputs of operators that are quantised biases, in integers of 32 bits."""
 
 
-def read_only_at(
-    places: Mapping[str, Sequence[int]], nodes: Sequence[Any], results: Collection[str], through: Collection[str] = ()
-) -> set[str]:
-    """Return the values that nodes read at these places alone, also by way of the results of operators ``through``."""
+def _params(nodes: Collection[Any]) -> dict[str, int | None]:
+    """Return the parameters of scales, quantised biases and packed weights, by name; None for their own elements.
 
-    def operands(node: Any) -> list[str]:
-        return [name for place, name in enumerate(node.input) if place not in places.get(node.op_type, ())]
-
-    computed = {output: node for node in nodes if node.op_type in through for output in node.output}
-    read = {name for node in nodes for name in node.input}
-    pending = [*results, *(name for name in computed if name not in read)]
+    Scales and zero points have none; onnxruntime packs the weights of ``MatMulNBits`` into bytes.
+    """
+    read = [(name, place in SCALES.get(node.op_type, ())) for node in nodes for place, name in enumerate(node.input)]
+    elsewhere = {name for name, is_scale in read if not is_scale}
+    params: dict[str, int | None] = {name: 0 for name, _ in read if name not in elsewhere}
     for node in nodes:
-        if node.op_type not in through:
-            pending += operands(node)
-    elsewhere: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name not in elsewhere:
-            elsewhere.add(name)
-            pending += operands(computed[name]) if name in computed else ()
-    return read - elsewhere
-
-
-def packed(nodes: Collection[Any]) -> dict[str, int]:
-    """Return the elements of weights that are packed into bytes, by name: those of onnxruntime's ``MatMulNBits``."""
-    found: dict[str, int] = {}
-    for node in nodes:
+        place = INTEGERS.get(node.op_type, len(node.input))
+        params |= dict.fromkeys(node.input[place : place + 1], None)
         sizes = {attribute.name: attribute.i for attribute in node.attribute}
         if node.op_type == "MatMulNBits" and len(node.input) > 1 and min(sizes.get("K", 0), sizes.get("N", 0)) > 0:
-            found[node.input[1]] = sizes["K"] * sizes["N"]
-    return found
+            params[node.input[1]] = sizes["K"] * sizes["N"]
+    return params
