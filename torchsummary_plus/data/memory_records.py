@@ -250,7 +250,8 @@ class MemoryLog:
             if not is_known or (storage in live) == bool(nbytes) or nbytes not in (0, self.storages[storage].nbytes):
                 return False
             live ^= {storage}
-        return of_moments <= set(range(moments)) and of_modules <= set(range(-1, modules))
+        are_during = all(0 <= call.start <= call.stop <= len(self.events) for call in self.calls)
+        return are_during and of_moments <= set(range(moments)) and of_modules <= set(range(-1, modules))
 
     def stream(self, storage: int) -> int:
         """Return the stream a storage was allocated in; 0 is the default one."""

@@ -8,41 +8,34 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, BinaryIO
 
 from .errors import InputError
 from .units import describe, one_line
 
 
-@contextmanager
-def opened(path: Path, hint: str = "") -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file and yield it with its size in bytes; ``hint`` ends the message if it does not exist.
+def opened(path: Path, hint: str = "") -> BinaryIO:
+    """Open a regular file; ``hint`` ends the message if it does not exist.
 
-    Raises :class:`InputError` for a pipe, a device or a folder, and for a file that cannot be read.
+    Raises :class:`InputError` for a pipe, a device or a folder, and for a file that cannot be opened.
     """
-    unreadable = f"{one_line(str(path))} cannot be read"
     try:
-        status = os.stat(path)
+        if path.is_file() or not path.exists():  # Before opening: opening a device can have effects of its own.
+            return path.open("rb")
+        why = "it is not a regular file"
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{unreadable}: {error.strerror}{hint}") from None
+        why = f"{error.strerror}{hint}"
     except (OSError, ValueError) as error:  # A name with a NUL, or with characters that no file has, is a ValueError.
-        raise InputError(f"{unreadable}: {getattr(error, 'strerror', None) or 'its name is not valid'}") from None
-    if not S_ISREG(status.st_mode):  # Before opening: opening a device can have effects of its own.
-        raise InputError(f"{unreadable}: it is not a regular file")
-    try:
-        with path.open("rb") as file:
-            yield file, status.st_size
-    except OSError as error:
-        raise InputError(f"{unreadable}: {error.strerror or error}") from None
+        why = getattr(error, "strerror", None) or "its name is not valid"
+    raise InputError(f"{one_line(str(path))} cannot be read: {why}")
 
 
 def content(path: Path, most: int, cure: str = "", hint: str = "") -> bytes:
     """Return a file's bytes. Raises :class:`InputError`, ending in ``cure``, if there are more than ``most``."""
-    with opened(path, hint) as (file, size):
+    with opened(path, hint) as file:
+        size = os.fstat(file.fileno()).st_size
         if size > most:
             raise InputError(f"{one_line(str(path))} has {size:,} bytes; the limit is {most:,}{cure}")
         return file.read(size)

@@ -85,8 +85,8 @@ def _stored_in(path: Path) -> dict[str, Stored]:
     try:
         if path.name.endswith(".index.json"):
             return _indexed(path)
-        with opened(path) as (file, size):
-            read = _gguf if path.suffix == ".gguf" else _safetensors
+        with opened(path) as file:
+            read, size = _gguf if path.suffix == ".gguf" else _safetensors, os.fstat(file.fileno()).st_size
             return {entry.name: (entry, integers) for entry, integers in read(file, size, path.name)}
     except InputError:
         raise
