@@ -174,13 +174,13 @@ def _compile_with_owners(own: Callable[..., Any], module: Any, *args: Any, **kwa
         if not isinstance(watch, Pass):
             return run(inputs)
         ledger = next(listener for listener in watch.listeners if isinstance(listener, Ledger))
-        before, caller = len(ledger.entries), module_of(watch.frame) or 0
+        before, caller = len(ledger.storages), module_of(watch.frame) or 0
         outputs = run(inputs)
         modules = {path: number for number, path in enumerate(watch.tree.paths)}
         for path, output in zip(paths, outputs, strict=True):
             owner = None if path is None else modules.get(watch.tree.join(caller, path))
             if owner is not None and isinstance(output, Tensor) and ledger.number_of(output) >= before:
-                ledger.entries[ledger.number_of(output)].owner = owner
+                ledger.change(ledger.number_of(output), owner=owner)
         return outputs
 
     compiled.current_callable = run_named

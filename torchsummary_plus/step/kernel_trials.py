@@ -21,7 +21,7 @@ from ..live import compat
 from ..live.autocast import is_cast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
-from ..live.isolation import draws, taking_generator
+from ..live.isolation import draws
 from ..live.packed import repacked
 from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds
@@ -41,7 +41,7 @@ from ..ops.scratch.registry import (
     Timeline,
     most_bytes,
 )
-from ..trace.kernels import asks_values, change_tensors, tensors_of
+from ..trace.kernels import OF_STORAGES, asks_values, change_tensors, tensors_of
 from .smaller_calls import Call, extrapolated, shortened
 
 AT_ONCE, AT_ONCE_WORK = 1 << 19, 3 * 10**8
@@ -52,9 +52,6 @@ LARGEST = 1 << 29
 
 LONGEST = 10**11
 """Most multiply-adds of a tried call: seconds on one core."""
-
-LONGEST_FOREIGN = 10**10
-"""Most multiply-adds of another library's operator."""
 
 NOT_LIBRARIES = frozenset(
     {"aten", "prim", "prims", "profiler", "c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"}
@@ -108,35 +105,34 @@ aten = torch.ops.aten
 
 Fill = Callable[[Tensor], object]
 
-_COURSES: dict[Any, Timeline | AtMost | None] = {}
+Timelines = dict[Any, "Timeline | AtMost | None"]
+"""Timelines of calls by all that they depend on; None if a call cannot be tried."""
+
+_COURSES: Timelines = {}
 _REMEMBERED = 10_000
 
 
-class Trials:
-    """Runs kernels on zeros for one estimate; those of torch are remembered for all."""
+def tried(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, of_libraries: Timelines
+) -> Timeline | AtMost:
+    """Return a CPU kernel's allocations in order, or a bound if masks' values decide or if it cannot be tried.
 
-    def __init__(self) -> None:
-        self._of_libraries: dict[Any, Timeline | AtMost | None] = {}
-        """Timelines of other libraries' operators, which may be defined anew, and of objects of packed weights."""
-
-    def timeline(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline | AtMost:
-        """Return a CPU kernel's allocations in order, or a bound if masks' values decide or if it cannot be tried.
-
-        It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
-        gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
-        autocast that reaches it.
-        """
-        func = _operator(name) if name.startswith("aten::") else _overload(name)
-        if func is None or name in UNMODELLED["cpu"] or compat.profiler_enabled():
-            return UNKNOWN
-        if _only_views(func) or name.startswith("profiler::"):
-            return ()
-        if any(result.layout is not torch.strided for result in tensors_of(out)):
-            return UNKNOWN
-        casts = is_foreign(name) and is_cast_inside("cpu")
-        known = self._of_libraries if is_foreign(name) or _has_packed(args) else _COURSES
-        timeline = _known(func, Call(args, kwargs, out), known, casts)
-        return UNKNOWN if timeline is None else timeline
+    It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
+    gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
+    autocast that reaches it. Timelines of torch's kernels are remembered for all estimates; ``of_libraries`` remembers
+    for one those of other libraries' operators, which may be defined anew, and of objects of packed weights.
+    """
+    func = _operator(name) if name.startswith("aten::") else _overload(name)
+    if func is None or name in UNMODELLED["cpu"] or compat.profiler_enabled():
+        return UNKNOWN
+    if _only_views(func) or func._schema.name in OF_STORAGES or name.startswith("profiler::"):
+        return ()  # At most a result, in the size of its fake.
+    if any(result.layout is not torch.strided for result in tensors_of(out)):
+        return UNKNOWN
+    casts = is_foreign(name) and is_cast_inside("cpu")
+    known = of_libraries if is_foreign(name) or _has_packed(args) else _COURSES
+    timeline = _known(func, Call(args, kwargs, out), known, casts)
+    return UNKNOWN if timeline is None else timeline
 
 
 def _has_packed(args: tuple[Any, ...]) -> bool:
@@ -150,9 +146,7 @@ def _only_views(func: OpOverload) -> bool:
     return func.is_view or func is aten._unsafe_view.default or torch.Tag.inplace_view in func.tags
 
 
-def _known(
-    func: OpOverload, call: Call, known: dict[Any, Timeline | AtMost | None], casts: bool = False
-) -> Timeline | AtMost | None:
+def _known(func: OpOverload, call: Call, known: Timelines, casts: bool = False) -> Timeline | AtMost | None:
     """Return a call's timeline, tried once for all calls alike; None if an operand is not strided."""
     args, kwargs, out = call
     surroundings = (
@@ -170,8 +164,6 @@ def _known(
     _read((*args, *kwargs, *kwargs.values()), read, operands)
     if any(tensor.layout is not torch.strided for tensor in operands):
         return None
-    if id(func) in _OF_STORAGES:
-        read += [(int(tensor.storage_offset()), tensor.untyped_storage().nbytes()) for tensor in operands]
     ids = list(map(id, operands))
     read.append(tuple(map(ids.index, ids)))  # Which are one tensor.
     read += [] if torch.Tag.pointwise in func.tags else _contents(operands)
@@ -181,10 +173,10 @@ def _known(
     except KeyError:
         if len(known) >= _REMEMBERED:
             known.clear()
-        known[key] = timeline = _tried(func, call, casts)
+        known[key] = timeline = _afresh(func, call, casts)
         return timeline
     except TypeError:  # An argument cannot be a key.
-        return _tried(func, call, casts)
+        return _afresh(func, call, casts)
 
 
 def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
@@ -197,42 +189,34 @@ def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
                 yield int((each.detach().reshape(-1).to(torch.int64) * weights).sum())
 
 
-def _tried(func: OpOverload, call: Call, casts: bool) -> Timeline | AtMost | None:
+def _afresh(func: OpOverload, call: Call, casts: bool) -> Timeline | AtMost | None:
     """Return a call's timeline, from smaller calls if it is large and those agree."""
-    work = multiply_adds(func, *call) or 0
-    tensors = tensors_of(call)
-    elements = sum(tensor.numel() for tensor in tensors)
-    if is_foreign(func.name()):
-        return _trial(func, call, casts) if work <= LONGEST_FOREIGN and _fits(func, call) else None
-    threads = torch.get_num_threads()
+    work, threads = multiply_adds(func, *call) or 0, torch.get_num_threads()
+    elements = sum(tensor.numel() for tensor in tensors_of(call))
     share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
-    if share < 1 and id(func) not in _OF_STORAGES:
+    if share < 1 and not is_foreign(func.name()):
         timeline = _in_turn(func, call) or _from_smaller(func, call, share)
         if timeline is not None:
             return timeline
-    return _with_masks(func, call) if work <= LONGEST and _fits(func, call) else None
+    return _with_masks(func, call, casts) if work <= LONGEST and _fits(func, call) else None
 
 
-def _with_masks(func: OpOverload, call: Call) -> Timeline | AtMost | None:
+def _with_masks(func: OpOverload, call: Call, casts: bool = False) -> Timeline | AtMost | None:
     """Return a call's timeline on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
-    timeline = _trial(func, call)
+    timeline = _trial(func, call, casts)
     masks = [
         each for each in tensors_of(call[:2]) if each.dtype is torch.bool and (isinstance(each, Fake) or each.is_meta)
     ]
     if timeline is None or not masks or _selected(func, call.args, call.out) is not None:
         return timeline
-    ones = _trial(func, call, fills=[lambda tensor: tensor.fill_(tensor.dtype is torch.bool)])
+    ones = _trial(func, call, casts, [lambda tensor: tensor.fill_(tensor.dtype is torch.bool)])
     return timeline if ones is None or ones == timeline else AtMost(most_bytes(ones), timeline)
 
 
 def _fits(func: OpOverload, call: Call) -> bool:
     """Whether a call is within the limit of memory, and does not abort the process."""
-    is_of_storages = id(func) in _OF_STORAGES
-    sizes = (
-        tensor.untyped_storage().nbytes() if is_of_storages else tensor.numel() * tensor.element_size()
-        for tensor in tensors_of(call)
-    )
-    return sum(sizes) <= LARGEST and not _may_abort(func, call.args)
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(call))
+    return nbytes <= LARGEST and not _may_abort(func, call.args)
 
 
 def _from_smaller(func: OpOverload, call: Call, share: float) -> Timeline | None:
@@ -275,12 +259,6 @@ def _with_threads(func: OpOverload, call: Call, timeline: Timeline) -> Timeline:
     place = sizes.index(largest)
     return (*timeline[:place], Alloc(largest, band=band), *timeline[place + 1 :])
 
-
-_OF_STORAGES = {
-    id(aten._new_zeros_with_same_feature_meta.default),
-    *(id(getattr(aten, f"{part}_scatter").default) for part in ("slice", "select", "diagonal", "as_strided")),
-}
-"""Operators whose results are as large as an argument's whole storage."""
 
 _CONVOLUTIONS = {aten.convolution.default, aten._convolution.default, aten.convolution_backward.default}
 
@@ -328,9 +306,6 @@ def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fi
     selected = _selected(func, args, out)
     if selected == -1:
         return None
-    drawing = taking_generator(func) if draws(func) else None
-    if drawing is not None:
-        func, call = drawing, call._replace(kwargs={**call.kwargs, "generator": torch.default_generator})
     for fill in fills or _fills(selected):
         with compat.no_modes(), compat.no_function(), _undrawn(func), _autocast(casts):
             try:
@@ -353,15 +328,13 @@ def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fi
 def _fresh(func: OpOverload, call: Call, fill: Fill | None) -> tuple[Any, dict[str, Any]]:
     """Return a call's arguments as real tensors, with generators and packed weights of its own.
 
-    Each tensor becomes a copy, always the same; for a kernel whose results are as large as an argument's storage, a
-    part of one as large.
+    Each tensor becomes a copy, always the same.
     """
-    copy_of = _part if id(func) in _OF_STORAGES else _real
     known: dict[int, Tensor] = {}
 
     def real(tensor: Tensor) -> Tensor:
         if id(tensor) not in known:
-            known[id(tensor)] = copy = copy_of(tensor)
+            known[id(tensor)] = copy = _real(tensor)
             if fill is not None and (isinstance(tensor, Fake) or tensor.is_meta):
                 with torch.no_grad():
                     fill(copy)
@@ -420,8 +393,7 @@ _INDEXING = {
 @contextmanager
 def _undrawn(func: OpOverload) -> Iterator[None]:
     """Leave the CPU's generator as it was after an operator that may draw from it."""
-    may_draw = is_foreign(func.name()) or (draws(func) and taking_generator(func) is None)
-    state = torch.default_generator.get_state() if may_draw else None
+    state = torch.default_generator.get_state() if is_foreign(func.name()) or draws(func) else None
     try:
         yield
     finally:
@@ -446,13 +418,6 @@ def _place(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _part(tensor: Tensor) -> Tensor:
-    """Return zeros, with the same strides, in a storage of the same size."""
-    storage = torch.zeros(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=CPU).untyped_storage()
-    whole = torch.empty(0, dtype=tensor.dtype, device=CPU)
-    return _marked(whole.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()), tensor)
-
-
 def _real(tensor: Tensor) -> Tensor:
     """Return a copy with the same strides; zeros for a fake, or for the meta tensor of one that the kernel resized."""
     is_known = not isinstance(tensor, Fake) and not tensor.is_meta
@@ -466,13 +431,9 @@ def _real(tensor: Tensor) -> Tensor:
     zeros = torch.as_strided(zeros, tensor.shape, tensor.stride()).detach()
     if is_known:
         _unexpanded(zeros).copy_(_unexpanded(tensor.detach()))
-    return _marked(zeros, tensor).requires_grad_(tensor.requires_grad and tensor.is_leaf)
-
-
-def _marked(copy: Tensor, tensor: Tensor) -> Tensor:
-    """Return a copy that is conjugated or negated lazily as a tensor is."""
-    copy = aten._conj.default(copy) if tensor.is_conj() else copy
-    return aten._neg_view.default(copy) if tensor.is_neg() else copy
+    zeros = aten._conj.default(zeros) if tensor.is_conj() else zeros
+    zeros = aten._neg_view.default(zeros) if tensor.is_neg() else zeros
+    return zeros.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
 @contextmanager

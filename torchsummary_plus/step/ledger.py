@@ -6,7 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,22 +53,6 @@ ACCUMULATING = 1 << 62
 """Sequence numbers from here on are those of nodes that accumulate a gradient (torch/csrc/autograd/function.h)."""
 
 
-@dataclass(slots=True)
-class Entry:
-    """A storage; its fields are those of :class:`StorageSpec`, with its stream, and its bytes as torch knows them."""
-
-    nbytes: int
-    kind: str | None
-    owner: int
-    band: float
-    stream: int
-    raw_bytes: int
-    lesser: tuple[int, ...] = ()
-    assumed: bool = False
-    empties: bool = False
-    elsewhere: bool = False
-
-
 class Ledger(Listener):
     """Records what is allocated and freed during a step, for which module, and in which stream.
 
@@ -88,7 +72,9 @@ class Ledger(Listener):
         self.step = 0
         self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
         self.events: list[tuple[int, int, int]] = []
-        self.entries: list[Entry] = []
+        self.storages: list[StorageSpec] = []
+        self.streams: list[int] = []
+        """The stream on which each storage was allocated."""
         self.new_inputs: set[int] = set()
         """Inputs first seen during a step: targets that the loss created."""
         self.doubts: list[Doubt] = []
@@ -96,7 +82,8 @@ class Ledger(Listener):
         """While an optimizer with assumed iterations steps: the band of its gathered gradients; else None."""
         self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
-        self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
+        self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage], int]] = {}
+        """By storage: its number, what frees it, and its bytes as torch knows them."""
         self.numbers = SavedNumbers(self._record_number)
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Returns the storage that stands for a real one in the pass, so that both share an entry."""
@@ -129,8 +116,8 @@ class Ledger(Listener):
     def handed_over(self, tensor: torch.Tensor, stream: int) -> None:
         """Note that ``record_stream`` gives a tensor to a stream."""
         number = self.number_of(tensor) if self.is_here(tensor) else -1
-        if number >= 0 and self.entries[number].stream != stream:
-            self.entries[number].elsewhere = True
+        if number >= 0 and self.streams[number] != stream:
+            self.change(number, elsewhere=True)
 
     def _stream(self) -> int:
         """Return the current stream: in the backward that of the node's forward."""
@@ -157,7 +144,11 @@ class Ledger(Listener):
 
     def number_of(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor's storage; -1 if it is not recorded."""
-        return self._live.get(self._storage(tensor)._cdata, (-1, None))[0]
+        return self._live.get(self._storage(tensor)._cdata, (-1,))[0]
+
+    def change(self, number: int, **fields: Any) -> None:
+        """Record a storage otherwise than before."""
+        self.storages[number] = replace(self.storages[number], **fields)
 
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Record existing tensors, or set the kind of those already recorded."""
@@ -165,11 +156,9 @@ class Ledger(Listener):
             for tensor in filter(self.is_here, all_stored(tensors)):
                 number = self.number_of(tensor)
                 number = self._record(self._storage(tensor), owner) if number < 0 else number
-                self.entries[number].kind = kind
                 if kind == "inputs" and self.phase != "setup":
                     self.new_inputs.add(number)
-                if owner != OUTSIDE:
-                    self.entries[number].owner = owner
+                self.change(number, kind=kind, owner=self.storages[number].owner if owner == OUTSIDE else owner)
 
     def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
         """Share a storage's entry with its stand-in ``meta``; if it has none, ``is_from_before`` records it first.
@@ -177,10 +166,9 @@ class Ledger(Listener):
         Memory that is not torch's, such as a numpy array's, is not counted. Storages replaced before the steps are
         recorded when they are held.
         """
-        number, _ = self._live.pop(storage._cdata, (-1, None))
+        number, *_ = self._live.pop(storage._cdata, (-1,))
         if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
             number = self.was_there(storage.nbytes() if storage.resizable() else 0, "buffers", OUTSIDE)
-            self.entries[number].raw_bytes = storage.nbytes()
         if number >= 0:
             self.watch(meta, number)
 
@@ -193,10 +181,11 @@ class Ledger(Listener):
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Record a resized storage's new block, then release its old one."""
         storage = self.standing_for(storage)
-        number, _ = self._live.get(storage._cdata, (-1, None))
+        number, _, before = self._live.get(storage._cdata, (-1, None, 0))
         nbytes = storage.nbytes()
-        if number < 0 or (entry := self.entries[number]).raw_bytes == nbytes:
+        if number < 0 or before == nbytes:
             return
+        entry = self.storages[number]
         new = self._number(nbytes, entry.owner, entry.kind)
         self.watch(storage, new)
         if nbytes:
@@ -304,8 +293,8 @@ class Ledger(Listener):
                 is_saved, saved = step.nbytes == saved, 0 if step.nbytes == saved else saved
                 is_new, band_here = bool(step.nbytes) and not is_saved, max(error, step.band)
                 number = self._allocate(step.nbytes, owner, band_here) if is_new else None
-                if number is not None:
-                    self.entries[number].lesser, self.entries[number].empties = step.lesser, step.empties
+                if number is not None and (step.lesser or step.empties):
+                    self.change(number, lesser=step.lesser, empties=step.empties)
                 buffers.append(number)
             elif isinstance(step, Free):
                 number, buffers[step.buffer] = buffers[step.buffer], None
@@ -357,15 +346,15 @@ class Ledger(Listener):
         assumed = self.assuming is not None and self.phase == "optimizer"
         if assumed and self.moments[-1].operator == GATHERED:
             band = max(band, self.assuming or 0.0)
-        self.entries.append(Entry(nbytes, kind, owner, band, self._stream(), nbytes, assumed=assumed))
-        return len(self.entries) - 1
+        self.storages.append(StorageSpec(nbytes, kind, owner, band=band, assumed=assumed))
+        self.streams.append(self._stream())
+        return len(self.storages) - 1
 
     def _record(
         self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0
     ) -> int:
         nbytes = storage.nbytes() if true_bytes is None else true_bytes
         number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
-        self.entries[number].raw_bytes = storage.nbytes()
         self.watch(storage, number)
         if nbytes:
             self.event(number, nbytes)
@@ -374,18 +363,18 @@ class Ledger(Listener):
     def watch(self, storage: torch.UntypedStorage, number: int) -> None:
         """Free an entry when torch frees its storage."""
         key = storage._cdata
-        self._live[key] = (number, weakref.ref(storage, lambda _: self._free(key)))
+        self._live[key] = number, weakref.ref(storage, lambda _: self._free(key)), storage.nbytes()
 
     def _free(self, key: int) -> None:
         self.numbers.finish()
-        number, _ = self._live.pop(key)
-        if self.entries[number].nbytes:
+        number, *_ = self._live.pop(key)
+        if self.storages[number].nbytes:
             self.event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data."""
         self.numbers.finish()
-        if any(entry.elsewhere for entry in self.entries):
+        if any(storage.elsewhere for storage in self.storages):
             assumptions += (self.held,)
         unknown = tuple(sorted(self.workspaces.unknown.items()))
         tried = sorted(self.workspaces.tried.items())
@@ -394,22 +383,15 @@ class Ledger(Listener):
         if len(self.gpus) > 1:
             names = ", ".join(f"cuda:{index}" for index in sorted(self.gpus))
             assumptions += (f"the step uses {names}, whose memory is counted together, as if on one GPU",)
-        initial = [(0, number, nbytes) for number in self._before if (nbytes := self.entries[number].nbytes)]
+        initial = [(0, number, nbytes) for number in self._before if (nbytes := self.storages[number].nbytes)]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
         calls = returned([call.later(len(initial)) for call in self.calls])
         doubts = tuple(replace(doubt, event=doubt.event + len(initial)) for doubt in self.doubts)
         events, moments = (*initial, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
-        storages = tuple(
-            [
-                StorageSpec(e.nbytes, e.kind, e.owner, e.lesser, e.band, e.assumed, e.empties, e.elsewhere)
-                for e in self.entries
-            ]
-        )
-        streams = tuple([entry.stream for entry in self.entries])
-        streams = streams if any(streams) else ()
-        counted = moments, events, storages, module_paths, calls, unknown, assumptions, doubts
+        streams = tuple(self.streams) if any(self.streams) else ()
+        counted = moments, events, tuple(self.storages), module_paths, calls, unknown, assumptions, doubts
         return there_from_the_start(MemoryLog(*counted, bands=bands, streams=streams), self.new_inputs)
 
 

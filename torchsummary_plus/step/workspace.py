@@ -33,7 +33,7 @@ from ..ops.scratch.registry import (
     variant_of,
 )
 from .autograd.nodes import OF_VIEW, OTHER_FORMULAS, WITH_VECTORS, WRITE
-from .kernel_trials import Trials, is_foreign, is_unstudied, unfreed_bytes
+from .kernel_trials import Timelines, is_foreign, is_unstudied, tried, unfreed_bytes
 
 Place = tuple[bool, int]
 """What libraries' handles belong to: whether it is autograd's thread, and the stream."""
@@ -77,7 +77,7 @@ class Workspaces:
         """By name: the error bands of the rules used."""
         self._unfreed = 0
         """Bytes that kernels tried on zeros have not been seen to free: they keep them, or free them unseen."""
-        self._trials = Trials()
+        self._of_libraries: Timelines = {}
         self._allocated: set[tuple[Place, str]] = set()
         self._place: Place = (False, 0)
 
@@ -124,7 +124,7 @@ class Workspaces:
         self.unknown.clear()
         self.tried.clear()
         self.bands.clear()
-        self._trials = Trials()
+        self._of_libraries = {}
         self._allocated.clear()
         self._unfreed = self._doubt = self._lasting_doubt = 0
 
@@ -198,7 +198,7 @@ class Workspaces:
 
     def _tried(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline:
         """Return a kernel's allocations on zeros; it is named if it cannot be tried."""
-        timeline = self._trials.timeline(name, args, kwargs, out)
+        timeline = tried(name, args, kwargs, out, self._of_libraries)
         if isinstance(timeline, AtMost):
             return self._bounded(timeline, name, args, kwargs, out)
         if is_foreign(name):

@@ -322,7 +322,7 @@ _remembered: dict[tuple[Any, ...], Any] = {}
 _INPLACE_VIEW = {"aten::resize_", "aten::resize_as_", "aten::set_", "aten::swap_"}
 _COPIES = {f"aten::{name}_scatter" for name in ("slice", "select", "diagonal", "as_strided")}
 """Operators that copy a tensor's whole storage: TensorShape.cpp, ``clone_preserve_strides``."""
-_OF_STORAGES = _COPIES | {"aten::_new_zeros_with_same_feature_meta", "aten::_has_same_storage_numel"}
+OF_STORAGES = _COPIES | {"aten::_new_zeros_with_same_feature_meta", "aten::_has_same_storage_numel"}
 """Operators whose result depends on the size of an argument's storage (also AutogradComposite.cpp)."""
 
 
@@ -343,7 +343,7 @@ def _is_memorable(func: OpOverload) -> bool:
     unclear = (torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
     return (
         func.namespace == "aten"
-        and schema.name not in _INPLACE_VIEW | _OF_STORAGES | {"aten::as_strided"}
+        and schema.name not in _INPLACE_VIEW | OF_STORAGES | {"aten::as_strided"}
         and not any(tag in tags for tag in unclear)
         and (is_view(func) or all(r.alias_info is None or r.alias_info.is_write for r in schema.returns))
         and not any(a.kwarg_only and a.alias_info is not None for a in schema.arguments)
