@@ -307,7 +307,7 @@ def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fi
     if selected == -1:
         return None
     for fill in fills or _fills(selected):
-        with compat.no_modes(), compat.no_function(), _undrawn(func), _autocast(casts):
+        with compat.no_modes(), compat.no_function(), _surroundings(func, casts):
             try:
                 own, named = _fresh(func, call, fill)
                 first, result = _course(func, own, named)
@@ -391,11 +391,15 @@ _INDEXING = {
 
 
 @contextmanager
-def _undrawn(func: OpOverload) -> Iterator[None]:
-    """Leave the CPU's generator as it was after an operator that may draw from it."""
+def _surroundings(func: OpOverload, casts: bool) -> Iterator[None]:
+    """Turn autocast on or off, and leave the CPU's generator as it was after an operator that may draw from it.
+
+    With autocast, a kernel below autograd still has the weights that it casts cached.
+    """
     state = torch.default_generator.get_state() if is_foreign(func.name()) or draws(func) else None
     try:
-        yield
+        with torch.autocast("cpu", enabled=casts), torch.set_grad_enabled(torch.is_grad_enabled() and not casts):
+            yield
     finally:
         if state is not None:
             torch.default_generator.set_state(state)
@@ -412,10 +416,6 @@ def _may_abort(func: OpOverload, args: tuple[Any, ...]) -> bool:
     is_reordered = (func is aten.convolution_backward.default) is bool(transposed)
     skips = any(step > (size - 1) * gap + 1 for size, step, gap in zip(weight.shape[2:], stride, dilation))
     return is_reordered and skips and 1 in (x.shape[1], weight.shape[0], weight.shape[1])
-
-
-def _place(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _real(tensor: Tensor) -> Tensor:
@@ -436,23 +436,16 @@ def _real(tensor: Tensor) -> Tensor:
     return zeros.requires_grad_(tensor.requires_grad and tensor.is_leaf)
 
 
-@contextmanager
-def _autocast(casts: bool) -> Iterator[None]:
-    """Turn autocast on or off; with it, a kernel below autograd still has the weights that it casts cached."""
-    with torch.autocast("cpu", enabled=casts), torch.set_grad_enabled(torch.is_grad_enabled() and not casts):
-        yield
-
-
 def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Timeline, Any]:
     """Return a call's timeline, and its result."""
-    operands = {_place(tensor): tensor.untyped_storage() for tensor in tensors_of((args, kwargs))}
+    operands = {(storage := tensor.untyped_storage())._cdata: storage for tensor in tensors_of((args, kwargs))}
     before = {place: storage.nbytes() for place, storage in operands.items()}
     with block_sizes() as sizes:
         result = func(*args, **kwargs)
     resized = {place: storage.nbytes() for place, storage in operands.items() if storage.nbytes() != before[place]}
     new: dict[int, int] = {}
     for number, tensor in enumerate(tensors_of(result)):
-        place = _place(tensor)
+        place = tensor.untyped_storage()._cdata
         if place not in before or resized.pop(place, None) is not None:
             new[number] = tensor.untyped_storage().nbytes()
     return tuple(_steps(sizes, new, resized.values())), result

@@ -205,7 +205,8 @@ class FakeKernels:
         rule = ruled(func, args, kwargs)
         if rule is None:
             with in_kernel():
-                result = change_tensors(func(*args, **_on_meta(kwargs)), lambda tensor: wrap(tensor, place))
+                made = func(*args, **moved({**kwargs, "device": device}, META))
+                result = change_tensors(made, lambda tensor: wrap(tensor, place))
         else:
             result = from_recipe(_placed(rule, place), [])
         if device.type == "cpu" and all(tensor.numel() <= self.most_known([tensor]) for tensor in tensors_of(result)):
@@ -400,8 +401,7 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
     if asks_values(func) and not has_shape:
         raise DataDependentError(f"{func} needs the values of a tensor")
     device, first = _result_device(kwargs, operands), operands[0]
-    if kwargs.get("device") is not None:
-        kwargs = _on_meta(kwargs)
+    kwargs = moved(kwargs, META)
     try:
         if func.name() in _COPIES and all(first.stride()):
             with compat.no_dispatch():  # The same part of a copy of the whole storage.
@@ -420,11 +420,10 @@ def _compute(func: OpOverload, args: Any, kwargs: Any, operands: list[Fake]) -> 
     return out
 
 
-def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return factory keyword arguments with the device replaced by meta."""
-    kwargs = {**kwargs, "device": META}
-    kwargs.pop("pin_memory", None)
-    return kwargs
+def moved(kwargs: Mapping[str, Any], place: torch.device) -> dict[str, Any]:
+    """Return keyword arguments with the device, if they name one, replaced, and without pinned memory."""
+    kept = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    return {**kept, "device": place} if kept.get("device") is not None else kept
 
 
 def _result_device(kwargs: Mapping[str, Any], operands: list[Fake]) -> torch.device:

@@ -18,7 +18,7 @@ from ..live.fake_values import MASK, real_input
 from ..live.fakes import CPU, META, Fake, alone, fake_like, is_plain, new_fake
 from ..ops.scratch.masks import masks_of, note_true
 from .assumed_routing import BALANCED
-from .kernels import SETS, SMALL, FakeKernels, change_tensors, tensors_of, written
+from .kernels import SETS, SMALL, FakeKernels, change_tensors, moved, tensors_of, written
 from .values import (
     ARRAY,
     DRAWN,
@@ -177,9 +177,10 @@ class ValuedKernels(FakeKernels):
         keys = {value.untyped_storage()._cdata for value in values if value is not None}
         return [how for how, storages in self.made_up.items() if not keys.isdisjoint(storages)]
 
-    def _say_if_made_up(self, func: OpOverload, operands: Sequence[Tensor]) -> None:
+    def say_if_made_up(self, operator: str, operands: Sequence[Tensor]) -> None:
+        """Record the assumptions behind the values that an operator reads."""
         for how in self.made_up_by(operands):
-            self.answers.assume(self.module(), func.name(), how)
+            self.answers.assume(self.module(), operator, how)
 
     def module(self) -> int:
         """Return the number of the module that the current operator runs for."""
@@ -212,7 +213,7 @@ class ValuedKernels(FakeKernels):
             out = self.on_fakes(func, args, kwargs)
             on_card = isinstance(out, Fake) and out.fake_device.type != "cpu"
             if on_card and out.numel() <= self.most_known([out]) and kwargs.get("generator") is None:
-                out.known = self._really(func, args, _on_cpu(kwargs))
+                out.known = self._really(func, args, moved(kwargs, CPU))
             return out
         changed = written(func, args, kwargs) if func._schema.is_mutable else []
         if (
@@ -244,13 +245,13 @@ class ValuedKernels(FakeKernels):
         query = request(self.module(), func, args)
         turn = self.answers.count(query)
         if all(self._value_of(tensor) is not None for tensor in operands):
-            self._say_if_made_up(func, operands)
+            self.say_if_made_up(func.name(), operands)
             values = self._on_values(func, args, kwargs)
             return values if not fakes else change_tensors(values, self._on_device)
         device = fakes[0].fake_device if fakes else self.device
         size = size_from_masks(func, args, self._value_of)
         if size is not None:
-            self._say_if_made_up(func, operands)
+            self.say_if_made_up(func.name(), operands)
             return fakes_of(func, args, kwargs, size, device)
         if is_from_library(func):
             with suppress(RuntimeError, NotImplementedError):
@@ -278,15 +279,14 @@ class ValuedKernels(FakeKernels):
         values = self._value_of(fake)
         if values is None:
             return self.answers.array(query, turn, fake)
-        for how in self.made_up_by([fake]):
-            self.answers.assume(query.module, query.operator, how)
+        self.say_if_made_up(ARRAY, [fake])
         return values
 
     def read_lengths(self, func: OpOverload, args: Any, tensor: Tensor) -> list[int] | None:
         """Return the content of a tensor of lengths; None if they are assumed to be the longest."""
         content = self._value_of(tensor)
         values = None if content is None else content.tolist()
-        self._say_if_made_up(func, [tensor])
+        self.say_if_made_up(func.name(), [tensor])
         if values is None and func is PACK:
             values = self.answers.lengths(request(self.module(), func, args), func)
         return values
@@ -298,7 +298,7 @@ class ValuedKernels(FakeKernels):
             values = self._value_of(tensor)
             return tensor if values is None else values
 
-        return self._really(func, change_tensors(args, value), _on_cpu(change_tensors(kwargs, value)))
+        return self._really(func, change_tensors(args, value), moved(change_tensors(kwargs, value), CPU))
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on values, and note results that come from made-up ones or are drawn at random."""
@@ -330,13 +330,6 @@ FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.defaul
 """The operator by which a gradient scaler decides whether to skip a step. It allocates nothing; here it finds no
 overflow."""
 NO_OVERFLOW = "the gradient scaler is assumed to find no overflow; if it did, it would skip the optimizer's step"
-
-
-def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments with the device replaced by the CPU."""
-    moved = {**kwargs, "device": CPU} if kwargs.get("device") is not None else dict(kwargs)
-    moved.pop("pin_memory", None)
-    return moved
 
 
 def _attach(out: Any, values: Any) -> Any:

@@ -127,11 +127,7 @@ class ValueSource:
             self.assume(request.module, request.operator, f"{ASSUMED} 1")
             return 1.0
         if func in SCALARS:
-            if not outside and dtype is not torch.bool:
-                self.refuse(func)
-            value, site = self.guesses.value(tensors_of(args), dtype)
-            self.assume(request.module, request.operator, f"{ASSUMED} {value} in {site}")
-            return value
+            return self._guessed(request, func, tensors_of(args), dtype)
         self.guesses.sizes = True
         result = fakes_of(func, args, kwargs, None, device, self.guesses.least)
         if result is None:
@@ -145,13 +141,19 @@ class ValueSource:
         if values is not None:
             with no_dispatch():
                 return values.clone()  # type: ignore[no-any-return]
-        is_guessed = self.guesses is not None and (request.module < 0 or tensor.dtype is torch.bool)
-        if self.guesses is None or not is_guessed or tensor.numel() > LARGEST:
+        if tensor.numel() > LARGEST:
             self.refuse(request.operator)
-        value, site = self.guesses.value([tensor], tensor.dtype)
-        self.assume(request.module, request.operator, f"{ASSUMED} {value} in {site}")
+        value = self._guessed(request, request.operator, [tensor], tensor.dtype)
         with no_dispatch():
             return torch.full(tensor.shape, value, dtype=tensor.dtype, device=CPU)
+
+    def _guessed(self, request: ValueRequest, func: Any, tensors: list[Tensor], dtype: torch.dtype) -> Any:
+        """Return a guessed value; a forward's numbers are not guessed."""
+        if self.guesses is None or (request.module >= 0 and dtype is not torch.bool):
+            self.refuse(func)
+        value, site = self.guesses.value(tensors, dtype)
+        self.assume(request.module, request.operator, f"{ASSUMED} {value} in {site}")
+        return value
 
     def lengths(self, request: ValueRequest, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""

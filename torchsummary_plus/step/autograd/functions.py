@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial, update_wrapper
 from typing import Any
 
@@ -126,8 +126,7 @@ class StepFunctions(TorchFunctionMode):
         """Read a real tensor's values, for which no operator runs, and note what they assume."""
         kernels: Any = self.watch.kernel
         if not isinstance(tensor, Fake):
-            for how in kernels.made_up_by([tensor]):
-                kernels.answers.assume(kernels.module(), func.__name__, how)
+            kernels.say_if_made_up(func.__name__, [tensor])
             kernels.answers.count(request(kernels.module(), ARRAY, (tensor,)))
         return func(tensor, *args, **kwargs)
 
@@ -251,36 +250,31 @@ def cast_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
 def functions_as_without_mode(functions: StepFunctions, notice: Callable[[torch.Tensor, str], None]) -> Iterator[None]:
     """Have torch's own functions run as they would without a mode.
 
-    Functions written in Python run inline. On the CPU, attention and encoder layers keep their fast path, except the
-    one that makes nested tensors, which have no fakes. The mode does not see calls inside functions of a user's tensor
-    class, nor the random generator's state, which checkpointing keeps and no operator creates: ``notice`` reports that.
+    Functions written in Python run inline, in any thread, except under other modes, which still see them. On the CPU,
+    attention and encoder layers keep their fast path, except the one that makes nested tensors, which have no fakes.
+    The mode does not see calls inside functions of a user's tensor class, nor the random generator's state, which
+    checkpointing keeps and no operator creates: ``notice`` reports that.
     """
-    usual, get_rng_state = torch.overrides.has_torch_function, torch.get_rng_state
+    get_rng_state = torch.get_rng_state
 
     def noticed_rng_state() -> torch.Tensor:
         state = get_rng_state()
         notice(state, "torch::get_rng_state")
         return state
 
-    with run_inline():
-        inline = torch.overrides.has_torch_function
-
-        def has_torch_function(tensors: Any) -> bool:
-            """Leave the fast path only where it makes nested tensors, which have no fakes."""
-            is_encoder = sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__
-            return bool(usual(tensors)) if is_encoder else inline(tensors)
-
-        # torch.distributed.tensor.experimental looks it up by this name for context parallelism.
-        attention = update_wrapper(partial(functions.stand_in(ATTENTION)), ATTENTION)
-        stand_ins: dict[tuple[Any, str], Any] = {
-            (torch.overrides, "has_torch_function"): has_torch_function,
-            (functional, "linear"): in_pass(functions.linear, _linear_kernel),
-            (functional, "scaled_dot_product_attention"): in_pass(attention, ATTENTION),
-            (torch, "get_rng_state"): in_pass(noticed_rng_state, get_rng_state),
-            (torch.random, "get_rng_state"): in_pass(noticed_rng_state, get_rng_state),
-        }
-        with compat.replaced(stand_ins):
-            yield
+    # torch.distributed.tensor.experimental looks it up by this name for context parallelism.
+    attention = update_wrapper(partial(functions.stand_in(ATTENTION)), ATTENTION)
+    modules: list[Any] = [importlib.import_module(f"torch.{name}") for name in _PLACES]
+    checks = [(module, name) for module in modules for name in _CHECKS if name in vars(module)]
+    stand_ins: dict[tuple[Any, str], Any] = {
+        **{place: _without_mode(place[1], getattr(*place)) for place in checks},
+        (functional, "linear"): in_pass(functions.linear, _linear_kernel),
+        (functional, "scaled_dot_product_attention"): in_pass(attention, ATTENTION),
+        (torch, "get_rng_state"): in_pass(noticed_rng_state, get_rng_state),
+        (torch.random, "get_rng_state"): in_pass(noticed_rng_state, get_rng_state),
+    }
+    with compat.replaced(stand_ins):
+        yield
 
 
 _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lowrank", "overrides")
@@ -288,13 +282,6 @@ _PLACES = ("functional", "nn.functional", "_tensor", "autograd", "_lobpcg", "_lo
 
 _CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 """The variants of the check; the first takes a sequence of arguments, the others take them one by one."""
-
-
-def run_inline() -> AbstractContextManager[None]:
-    """Hide this package's mode from torch's Python functions, in any thread; other modes still see them."""
-    modules: list[Any] = [importlib.import_module(f"torch.{name}") for name in _PLACES]
-    places = [(module, name) for module in modules for name in _CHECKS if name in vars(module)]
-    return compat.replaced({place: _without_mode(place[1], getattr(*place)) for place in places})
 
 
 def is_on() -> bool:
@@ -312,6 +299,8 @@ def _without_mode(name: str, check: Callable[..., bool]) -> Callable[..., bool]:
     def checked(*args: Any) -> bool:
         if not check(*args):
             return False
+        if sys._getframe(1).f_code is nn.TransformerEncoder.forward.__code__:
+            return True  # Its fast path makes nested tensors, which have no fakes.
         if not all(isinstance(mode, StepFunctions) for mode in _modes()):
             return True
         others = [arg for arg in (args[0] if name == _CHECKS[0] else args) if type(arg) not in CLASSES]
