@@ -89,7 +89,7 @@ def test_nothing_is_kept_alive_and_nothing_stays_behind() -> None:
 def test_nothing_waits_for_collection(tracker: MemTracker, collector: Callable[..., None], every_object: bool) -> None:
     collector(0, 0, 0)
     if every_object:
-        tracker._population._has_aged.set()
+        tracker._population._collections = None
     tensor = torch.zeros(1000)
     ref = weakref.ref(tensor)
     tracker.track()

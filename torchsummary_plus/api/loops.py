@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,16 +10,17 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.answers import Printed
 from ..data.arguments import names_cures
 from ..data.errors import MissingExtraError, SummaryError, need_extra
 from ..data.units import in_common_unit
+from ..live import compat
 from ..live.structures import all_tensors
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary
-from ..watch.meters import LivePeak
+from ..watch.profiled import ProfileReader, QuietProfile, changes
 from .memory import estimate_memory
 from .table import summary
 
@@ -38,7 +39,7 @@ class FirstStep(Printed):
     ``later`` is the prediction for the steps after it, which start with the optimizer's state. ``measured_bytes`` is
     None on a device that reports no peak.
 
-    >>> from torch import nn
+    >>> from torch import Tensor, nn
     >>> from torchsummary_plus import estimate_memory, summary
     >>> layer = nn.Linear(8, 8)
     >>> step = estimate_memory(layer, (8,), 4, device="cpu", optimizer="sgd")
@@ -77,7 +78,8 @@ class FirstStep(Printed):
 class _Watch:
     """What both callbacks do: measures the first step of a model and predicts it afterwards, on the same arguments."""
 
-    peak: LivePeak | None = None
+    device: torch.device | None = None
+    profile: QuietProfile | None = None
     data: Any = None
     result: FirstStep | None = None
     is_done = False
@@ -85,24 +87,52 @@ class _Watch:
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
         self.tell = tell
+        self.existing: dict[int, int] = {}
 
     def begin(self, model: nn.Module, optimizer: Any, data: Any = None) -> None:
-        """Begin to measure; ``data`` is the model's input, if it is known yet."""
+        """Begin to measure; ``data`` is the model's input, if it is known yet.
+
+        On the CPU nothing is measured under the user's own profiler, which a second one would end.
+        """
         self.is_done, self.data = True, data
-        self.peak = LivePeak(next((p.device for p in model.parameters()), torch.device("cpu")))
-        optimizer = _plain(optimizer)
-        state = [] if optimizer is None else all_tensors(list(optimizer.state.values()))
-        grads = [p.grad for p in model.parameters() if p.grad is not None]
-        self.peak.start([*model.parameters(), *model.buffers(), *grads, *state, *all_tensors(data)])
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif self.device.type == "cpu" and not compat.profiler_enabled():
+            optimizer = _plain(optimizer)
+            state = [] if optimizer is None else all_tensors(list(optimizer.state.values()))
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            self.add([*model.parameters(), *model.buffers(), *grads, *state, *all_tensors(data)])
+            self.profile = QuietProfile().__enter__()
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Count tensors that existed before the start."""
+        for tensor in tensors:
+            if tensor.device.type == "cpu" and tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                self.existing.setdefault(storage.data_ptr(), storage.nbytes())
+
+    def measured(self) -> int | None:
+        """Stop measuring and return the peak in bytes; None on a device that reports no peak."""
+        device, profile, self.device, self.profile = self.device, self.profile, None, None
+        if device is not None and device.type == "cuda":
+            torch.cuda.synchronize(device)
+            return torch.cuda.max_memory_allocated(device)
+        if profile is None:
+            return None
+        profile.__exit__()
+        reader = ProfileReader("cpu", [(address, nbytes, nbytes) for address, nbytes in self.existing.items()])
+        reader.read(changes(profile, "cpu"))
+        return reader.peak_bytes()
 
     def end(self, model: nn.Module, optimizer: Any, **step: Any) -> FirstStep | None:
         """Return the first step, predicted with a new optimizer like the given one, or tell why it cannot be."""
-        peak, data, self.peak, self.data = self.peak, self.data, None, None
+        measured, data, self.data = self.measured(), self.data, None
         if (optimizer := _plain(optimizer)) is not None:
             kind: Any = type(optimizer)
             options = {name: value for name, value in optimizer.defaults.items() if name in signature(kind).parameters}
             step["optimizer"] = partial(kind, **options)
-        measured = None if peak is None else peak.stop()
         try:
             with torch.enable_grad():
                 table = summary(model, input_data=data, style="tree", verbose=0)
@@ -144,9 +174,9 @@ def trainer_callback(log: Callable[[str], None] = print) -> Any:
                 self.begin(kwargs["model"], kwargs.get("optimizer"))
 
         def _read(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.data is None and self.peak is not None:
+            if self.data is None and self.device is not None:
                 self.data = args, {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
-                self.peak.add(all_tensors(self.data))
+                self.add(all_tensors(self.data))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if self.data is None:

@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 from ..data.arguments import names_cures
-from ..data.tracking_records import Holding, TrackPoint, WatchedModule, grouped
+from ..data.tracking_records import DeviceMemory, Holding, TrackPoint, WatchedModule, grouped
 from ..formats.text import printable
 from ..results.track_report import TrackReport, point_text, table_head, table_row
 from ..table.inputs import as_device
 from ..table.modules import class_name
-from ..watch.meters import default_device, device_memory, device_name, empty_cache
 from ..watch.population import Population
 
+STATM = Path("/proc/self/statm")
 OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)  # Whose frames call no tracker.
 
 
@@ -57,7 +57,8 @@ class MemTracker(ContextDecorator):
         self, detail: bool = True, path: str | Path | None = None, device: Any = None, stream: TextIO | None = None
     ) -> None:
         self.detail = detail
-        self.device = as_device(device) or default_device()
+        has_mps, has_cuda = torch.backends.mps.is_available(), torch.cuda.is_available()
+        self.device = as_device(device) or torch.device("cuda" if has_cuda else "mps" if has_mps else "cpu")
         if self.device.type == "cuda" and self.device.index is None:  # Tensors are on a device with an index.
             self.device = torch.device("cuda", torch.cuda.current_device())
         self._file = None if path is None else Path(path)
@@ -92,7 +93,7 @@ class MemTracker(ContextDecorator):
             gone=gone,
             storages=storages,
             tensor_bytes=nbytes,
-            memory=device_memory(self.device),
+            memory=_device_memory(self.device),
         )
         self._points.append(point)
         self._write(point)
@@ -101,7 +102,10 @@ class MemTracker(ContextDecorator):
     def clear_cache(self) -> None:
         """Collect garbage and release the caching allocator's unused memory to the device."""
         gc.collect()
-        empty_cache(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        elif self.device.type == "mps":
+            torch.mps.empty_cache()
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[MemTracker]:
@@ -140,8 +144,8 @@ class MemTracker(ContextDecorator):
         return TrackReport(str(self.device), tuple(self._points), tuple(self._modules))
 
     def close(self) -> None:
-        """Stop tracking, and remove the garbage collector's callback."""
-        self._population.close()
+        """Stop tracking, and forget the tensors so far."""
+        self._population = Population()
 
     def __enter__(self) -> MemTracker:
         self.track()
@@ -161,8 +165,33 @@ class MemTracker(ContextDecorator):
         is_first = len(self._points) == 1
         if self._file is None:
             stream = self._stream or sys.stdout
-            head = table_head(device_name(self.device)) if is_first else ""
+            name = f" ({torch.cuda.get_device_name(self.device)})" if self.device.type == "cuda" else ""
+            head = table_head(f"{self.device}{name}") if is_first else ""
             stream.write(printable(head + table_row(len(self._points), point, self.detail), stream))
         else:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(point_text(point, self.detail, is_first))
+
+
+def _device_memory(device: torch.device) -> DeviceMemory:
+    """Return a device's figures; the peak is since the last call, which resets CUDA's peak statistics."""
+    process = _process_bytes()
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+        return DeviceMemory(allocated, reserved, peak, total - free, process)
+    if device.type == "mps":
+        allocated, driver = torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
+        return DeviceMemory(allocated, driver, None, None, process)
+    return DeviceMemory(process_bytes=process)
+
+
+def _process_bytes() -> int | None:
+    """Return this process's resident memory in bytes; None if the system provides no file for it."""
+    if not STATM.exists():
+        return None
+    import resource
+
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()

@@ -77,15 +77,6 @@ class WatchedModule:
     highest_bytes: int
 
 
-@dataclass(frozen=True)
-class Tracking:
-    """All points and watched modules of a tracker, on one device."""
-
-    device: str
-    points: tuple[TrackPoint, ...]
-    modules: tuple[WatchedModule, ...] = ()
-
-
 def grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
     """Group holdings by shape, dtype and class, largest group first; empty storages are left out."""
     alike: dict[tuple[tuple[int, ...], str, str], list[Holding]] = defaultdict(list)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from ..data.errors import InputError
-from ..data.tracking_records import Tracking
+from ..data.tracking_records import TrackPoint
 from ..data.units import describe
 from ..memory.attribution import TimelinePoint
 from ..memory.estimate import Estimate, room_of_log
@@ -164,9 +164,8 @@ LINES = (
 """Lines drawn over the tensors if known: label, colour, line style and field of the device's memory."""
 
 
-def draw_tracking(tracking: Tracking, place: Place) -> Axes:
+def draw_tracking(device: str, points: Sequence[TrackPoint], place: Place) -> Axes:
     """Plot the tensors' bytes as a filled line over the labelled points. Raises :class:`InputError` without points."""
-    points = tracking.points
     if not points:
         raise InputError("nothing has been tracked yet; call track() at least once before the report")
     known = {name: [getattr(point.memory, field) for point in points] for name, _, _, field in LINES}
@@ -186,7 +185,7 @@ def draw_tracking(tracking: Tracking, place: Place) -> Axes:
     ax.set_xticks(list(at), [fig.elided(point.label or f"line {point.line}", 16) for point in points], parse_math=False)
     ax.tick_params(axis="x", labelrotation=45 if len(points) > 4 else 0)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel(f"{tracking.device} ({unit})", fontsize=fig.TEXT)
+    ax.set_ylabel(f"{device} ({unit})", fontsize=fig.TEXT)
     fig.tidy(ax)
     if len(labels) > 1:
         fig.legend_below(ax, (0.5, 1.25), handles, labels)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
-from ..data.tracking_records import TensorGroup, Tracking, TrackPoint
+from ..data.tracking_records import TensorGroup, TrackPoint, WatchedModule
 from ..data.units import one_line, size_text
 from ..formats.table import Field, Table, TableRow, Value, cells, shortened
 from ..render.figure import placed
@@ -109,7 +109,7 @@ def _totals(point: TrackPoint) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class TrackReport(Views, Figures, Tracking):
+class TrackReport(Views, Figures):
     """The result of :meth:`MemTracker.report`: immutable data, printed by ``str()`` and the other views.
 
     The main table has a row per point, with the columns ``where``, ``time``, ``storages``, ``tensor_bytes``,
@@ -125,6 +125,10 @@ class TrackReport(Views, Figures, Tracking):
     ['before', 'after']
     """
 
+    device: str
+    points: tuple[TrackPoint, ...]
+    modules: tuple[WatchedModule, ...] = ()
+
     def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
         """Plot the bytes of tensors over the points, with the allocator's and the device's figures where known.
 
@@ -133,7 +137,7 @@ class TrackReport(Views, Figures, Tracking):
         """
         from ..render.timeline import draw_tracking
 
-        return draw_tracking(self, placed(ax, width))
+        return draw_tracking(self.device, self.points, placed(ax, width))
 
     def _tables(self, look: Chosen) -> tuple[Table, ...]:
         known, columns = {field.name: field for field in POINT_COLUMNS}, look.get("columns")

@@ -1,7 +1,7 @@
 """The live storages, updated from call to call without a walk over all of Python's objects.
 
 One walk finds the tensors at the start. A tensor that appears later is young, unless the garbage collector has made it
-old since: a callback says when it may have, and the next update walks over all objects again. Storages and gradients of
+old since: after a collection that may have, the next update walks over all objects again. Storages and gradients of
 known tensors are reread at each update, since they may change without notice.
 """
 
@@ -11,9 +11,8 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain, compress, repeat
 from typing import Any
 
@@ -34,7 +33,7 @@ YOUNG = (0, 1) if sys.version_info < (3, 14) else (0,)
 
 
 class Population:
-    """All tensors that Python knows and their storages, held by weak reference; :meth:`close` ends the watch."""
+    """All tensors that Python knows and their storages, held by weak reference."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -46,12 +45,8 @@ class Population:
         self._numbers = (0, 0)
         self._appeared: list[Holding] = []
         self._gone: list[Holding] = []
-        self._has_aged = threading.Event()
-        """Set if objects that no update has seen may be old."""
-        self._has_aged.set()
-        callback = partial(_collected, self._has_aged)
-        gc.callbacks.append(callback)
-        self.close = weakref.finalize(self, gc.callbacks.remove, callback)
+        self._collections: list[int] | None = None
+        """Collections so far that make objects old, as of the last update."""
 
     def live(self, device: str) -> tuple[int, int]:
         """Return the number of non-empty storages on a device and their bytes, as of the last ``update``."""
@@ -64,14 +59,14 @@ class Population:
         with self._lock:
             self._find()
             for tensor in (ref() for ref in self._tensors.values()):
-                if tensor is not None and _is_plain(tensor):
-                    self._record(tensor, tensor)
-                    if tensor.is_leaf and (gradient := tensor.grad) is not None:
-                        for part in _parts(gradient):
-                            self._record(part, gradient, tensor)
-                elif tensor is not None:
-                    for part in _parts(tensor):
-                        self._record(part, tensor)
+                if tensor is None:
+                    continue
+                is_plain = _is_plain(tensor)
+                for part in (tensor,) if is_plain else _parts(tensor):
+                    self._record(part, tensor)
+                if is_plain and tensor.is_leaf and (gradient := tensor.grad) is not None:
+                    for part in _parts(gradient):
+                        self._record(part, gradient, tensor)
             for key, (ref, holding) in list(self._storages.items()):
                 storage = ref()
                 nbytes = None if storage is None else storage.nbytes()
@@ -88,8 +83,9 @@ class Population:
     def _find(self) -> None:
         """Register the tensors, modules and optimizers that are new, and forget dead tensors."""
         with no_collection():  # None moves objects from a generation that is still to be read to one that is not.
-            generations = (None,) if self._has_aged.is_set() else YOUNG
-            self._has_aged.clear()
+            collections = [generation["collections"] for generation in gc.get_stats()[YOUNG[-1] :]]
+            generations = YOUNG if collections == self._collections else (None,)
+            self._collections = collections
             objects = [value for generation in generations for value in watched_objects(generation)]
         tensors = []
         for value in objects:
@@ -149,12 +145,6 @@ class Population:
                     if isinstance(value, torch.Tensor):
                         _, of = self._names.get(id(parameter), (None, "a parameter"))
                         yield value, f"{type(optimizer).__name__} {key} of {of}"
-
-
-def _collected(has_aged: threading.Event, phase: str, info: Mapping[str, int]) -> None:
-    """Callback of the garbage collector, before and after each collection."""
-    if phase == "stop" and info["generation"] >= YOUNG[-1]:
-        has_aged.set()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
