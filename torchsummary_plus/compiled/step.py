@@ -38,9 +38,9 @@ from ..step.fake_steps import Task, record_once
 from ..step.ledger import Ledger
 from ..step.step_copy import Surroundings, with_loss
 from ..table.attempts import NeedsIntegerError
+from ..table.environments import set_mode
 from ..table.forward import Pass, deep_stack, module_of
 from ..table.inputs import realise
-from ..table.mode_setting import set_mode
 from ..table.modules import tensors_in
 from ..trace.kernels import run_really
 from . import compat as names

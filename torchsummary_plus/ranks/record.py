@@ -31,10 +31,10 @@ from ..step.fake_steps import follow_meta_storages, resizing_watched
 from ..step.optimizers import fakes_in_foreach, optimizer_maker
 from ..step.step_copy import Step, StepCopy
 from ..table.attempts import Embeddings, NeedsIntegerError, eager
+from ..table.environments import set_mode
 from ..table.experts import numbers_of_experts
 from ..table.forward import Listener, deep_stack
 from ..table.inputs import Example
-from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree
 from ..trace.assumed_routing import Routers
 from ..trace.values import AssumedValues, ValueSource

@@ -29,11 +29,11 @@ from ..live.storages import remade
 from ..live.structures import all_tensors
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised
+from ..table.environments import set_mode
 from ..table.experts import numbers_of_experts
 from ..table.failures import forward_error, has_same_text, is_about_shards, step_error, with_real_step
 from ..table.forward import Listener, Pass, deep_stack, failed_frame
 from ..table.inputs import Example, realise
-from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.kernels import run_really

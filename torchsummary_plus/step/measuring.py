@@ -23,10 +23,10 @@ from ..live.packed import graph_constants, repack
 from ..live.storages import all_stored, remade
 from ..live.structures import all_tensors
 from ..table.attempts import PassOptions, eager, read, trace
+from ..table.environments import set_mode
 from ..table.failures import forward_error, step_error
 from ..table.forward import Listener, Pass, failed_frame
 from ..table.inputs import Example, realise
-from ..table.mode_setting import set_mode
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.kernels import run_really
 from ..trace.values import OUTSIDE

@@ -24,12 +24,11 @@ from ..live.storages import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..trace.assumed_routing import BALANCED, Routers
 from ..trace.kernels import run_really
-from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree
+from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree, set_mode
 from .experts import Routing, expert_candidates, find_adapters, find_experts
 from .failures import forward_error
 from .forward import Listener, Pass, deep_stack, originals_of, put_back
 from .inputs import Example, realise
-from .mode_setting import set_mode
 from .modules import ModuleTree, hooks_around, tensors_in, unwrapped, wrapped
 from .recorder import Functions, Provenance, Recorder
 

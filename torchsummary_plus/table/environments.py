@@ -1,10 +1,10 @@
-"""The two backends of a pass, fake and real: each creates tensors and runs operators."""
+"""The two backends of a pass, fake and real: each copies the model, creates tensors and runs operators."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Union
 
 import torch
@@ -18,9 +18,9 @@ from ..live.offloading import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, of
 from ..live.storages import all_stored, remade
 from ..live.structures import CLASSES, inner_tensors, is_wrapper
 from ..trace.assumed_routing import Routers
-from ..trace.kernels import SMALL, FakeKernels, run_really, written
-from .forward import Listener
-from .modules import ModuleTree
+from ..trace.kernels import SMALL, FakeKernels, Kernel, run_really, written
+from .forward import Listener, Pass
+from .modules import ModuleTree, class_name
 
 
 class FakeEnvironment:
@@ -189,17 +189,15 @@ def _add_tensors(values: Iterable[Any], held: list[Tensor], depth: int = 0) -> N
 
 
 class WriteJournal(Listener):
-    """Saves the contents of real tensors, or of those given, before an operator first writes to them."""
+    """Saves the contents of tensors before an operator first writes to them."""
 
-    def __init__(self, tensors: Iterable[Tensor] | None = None) -> None:
-        self.storages: set[int] | None = None
-        if tensors is not None:
-            self.storages = {part.untyped_storage()._cdata for part in all_stored(tensors)}
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.storages = {part.untyped_storage()._cdata for part in all_stored(tensors)}
         self.contents: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keeps(self, tensor: Tensor) -> bool:
         """Whether a tensor's elements are among those that are saved."""
-        return any(part.untyped_storage()._cdata in (self.storages or ()) for part in all_stored([tensor]))
+        return any(part.untyped_storage()._cdata in self.storages for part in all_stored([tensor]))
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copy what the operator is about to write to, once per storage."""
@@ -207,8 +205,7 @@ class WriteJournal(Listener):
         for tensor in all_stored(written(func, args, kwargs)) if schema is not None and schema.is_mutable else ():
             storage = tensor.untyped_storage()
             is_real = tensor.device.type != "meta" and not isinstance(tensor, Fake)
-            is_due = storage._cdata not in self.contents and (self.storages is None or storage._cdata in self.storages)
-            if is_real and is_due:
+            if is_real and storage._cdata in self.storages and storage._cdata not in self.contents:
                 with compat.no_function():
                     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 self.contents[storage._cdata] = whole, whole.clone()
@@ -218,3 +215,51 @@ class WriteJournal(Listener):
         with torch.no_grad():
             for whole, content in self.contents.values():
                 whole.copy_(content)
+
+
+def set_mode(tree: ModuleTree, training: bool, kernel: Kernel) -> None:
+    """Call ``model.train(training)``; modules whose own ``train`` fails keep their mode, named in ``tree.own_modes``.
+
+    A module of ``torch.export`` refuses both modes, and a method of this name may train the model in a loop. What one
+    writes into real tensors, as LoRA's does to merge its weights, is undone at once; ``kernel`` runs its operators.
+
+    >>> class Fixed(nn.Linear):
+    ...     def train(self, mode=True):
+    ...         raise NotImplementedError("exported")
+    >>> tree = ModuleTree(nn.Sequential(Fixed(2, 2), nn.ReLU()))
+    >>> set_mode(tree, False, run_really)
+    >>> [module.training for module in tree.modules], tree.own_modes
+    ([False, True, False], ('0 (Fixed) stays in training mode: its train() raised NotImplementedError: exported',))
+    """
+    refusals: dict[int, str] = {}
+    has_own = any("train" in vars(module) or type(module).train is not nn.Module.train for module in tree.modules)
+    journal = WriteJournal(tree.tensors() if has_own else ())
+    try:
+        with Pass(tree, kernel, [journal]) if has_own else nullcontext():
+            _set(tree.modules[0], training, refusals)
+    finally:
+        journal.undo()
+    tree.own_modes = tuple(
+        f"{f'{path} ({class_name(module)})' if path else class_name(module)} stays in "
+        f"{'training' if module.training else 'evaluation'} mode: its train() raised {refusals[id(module)]}"
+        for path, module in zip(tree.paths, tree.modules)
+        if id(module) in refusals
+    )
+
+
+def _set(root: nn.Module, training: bool, refusals: dict[int, str]) -> None:
+    """Do as torch's ``train``, which never ends where modules refer to each other in a circle; call those of users."""
+    waiting, seen = [root], set()
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        if getattr(module.train, "__func__", None) is nn.Module.train:
+            module.training = training
+            waiting += reversed(list(module.children()))
+            continue
+        try:
+            module.train(training)
+        except Exception as error:
+            refusals[id(module)] = f"{type(error).__name__}: {error}"
