@@ -8,10 +8,12 @@ from __future__ import annotations
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from ..data.records import FROM_INPUT, RETURNED, Call, Flow, Link, ModuleSpec, Structure, TensorSpec, tensors
@@ -89,7 +91,7 @@ class Recorder(Listener):
             record.unknown[str(func)] += 1
         elif macs:
             record.macs += macs
-        record.computed = record.computed or not _is_view(func)
+        record.computed = record.computed or not getattr(func, "is_view", False)
         for value in args:
             if id(value) in self.parameters:
                 record.used.add(self.parameters[id(value)])
@@ -161,20 +163,6 @@ class Recorder(Listener):
         return tuple(calls)
 
 
-_views: dict[int, bool] = {}
-
-
-def _is_view(func: Any) -> bool:
-    known = _views.get(id(func))
-    if known is None:
-        schema = getattr(func, "_schema", None)
-        returns = schema.returns if schema is not None else ()
-        known = _views[id(func)] = bool(returns) and all(
-            value.alias_info is not None and not value.alias_info.is_write for value in returns
-        )
-    return known
-
-
 Origin = tuple[int, int]
 """The step that produced a tensor, and which of its results the tensor is."""
 
@@ -201,19 +189,13 @@ class Provenance(Listener):
         """The last write to each storage, by its address."""
         self.last_write = -1
         """The step of the last write to any storage."""
-        self.aliases: dict[int, tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor]]] = {}
-        """The fakes that were handed over, each with the tensor behind it, so that aliases of aliases are not
-        followed."""
         self.returned: list[Read] = []
-        self.fresh: Any = None
-        """The last output that was handed over, if the call made it."""
         for tensor in inputs:
             self.producers[id(tensor)] = weakref.ref(tensor), (len(self.owners), 0)
             self.owners.append(None)
 
     def begin(self, frame: Frame) -> None:
         """Remember where in the pass a call begins."""
-        self.fresh = None
         self.began[frame.index] = len(self.owners)
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -221,12 +203,11 @@ class Provenance(Listener):
         if frame is None:
             return
         outs = tensors_of(out)
-        _, writes, reads_values = _TRAITS.get(id(func)) or _traits(func)
-        changed = written(func, args, kwargs) if writes else ()
+        changed = written(func, args, kwargs) if isinstance(func, OpOverload) else []
         if not outs and not changed:
             return
         step = len(self.owners)
-        if reads_values:
+        if _reads_values(func):
             self._read(frame, step, tensors_of((*args, *kwargs.values()) if kwargs else args), self.reads)
         self.owners.append(frame)
         for tensor in changed:
@@ -245,27 +226,13 @@ class Provenance(Listener):
         """
         if type(output) is tuple:
             return tuple([self.replace_output(frame, item) for item in output])
-        if type(output) is not Fake or output.is_nested:
-            return output
-        if not self._is_older(frame, output):
-            self.fresh = output
-            return output
-        alias, base = self.aliases.get(id(output), (None, None))
-        original = None if alias is None or base is None or alias() is not output else base()
-        aliased = output if original is None else original
-        step, known = len(self.owners), len(self.reads)
-        renamed = torch.ops.aten.alias.default(aliased)
-        del self.reads[known:]
-        self._read(frame, step, [output], self.reads)
-        self.aliases[id(renamed)] = weakref.ref(renamed), weakref.ref(aliased)
-        return renamed
+        is_passed = type(output) is Fake and not output.is_nested and self._is_older(frame, output)
+        return torch.ops.aten.alias.default(output) if is_passed else output
 
     def end(self, frame: Frame, output: Any) -> None:
         """Note what a call returns; an argument that it returns unchanged comes from this call from now on."""
-        passed = []
-        for tensor in () if output is self.fresh else _in_sequences((output,)):
-            if self._is_older(frame, tensor):
-                passed.append(tensor)
+        returned = () if isinstance(output, dict) else tensors_of(output)
+        passed = [tensor for tensor in returned if self._is_older(frame, tensor)]
         if passed:
             step = len(self.owners)
             self._read(frame, step, passed, self.reads)
@@ -277,10 +244,8 @@ class Provenance(Listener):
             self._read(frame, -1, all_tensors(output), self.returned)
 
     def _is_older(self, frame: Frame, tensor: torch.Tensor) -> bool:
-        began, (producer, origin) = self.began[frame.index], self.producers.get(id(tensor), (None, None))
-        if producer is None or origin is None or origin[0] < began or producer() is not tensor:
-            origin = self._origin(frame, tensor)
-        return origin is not None and origin[0] < began
+        origin = self._origin(frame, tensor)
+        return origin is not None and origin[0] < self.began[frame.index]
 
     def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
         """Return the step that a tensor's elements come from; None for a parameter or a constant."""
@@ -321,31 +286,11 @@ class Provenance(Listener):
         return _merged([*owners, RETURNED], reads, outer)
 
 
-_TRAITS: dict[int, tuple[Any, bool, bool]] = {}
-"""What :func:`_traits` returns, by the operator's id: operators are slow to hash."""
-
-
-def _traits(func: Any) -> tuple[Any, bool, bool]:
-    """Return an operator, whether it writes in place, and whether it reads values.
-
-    ``zeros_like`` and ``new_full`` use only a tensor's shape, dtype and device.
-    """
-    schema = getattr(func, "_schema", None)
-    name = "" if schema is None else str(schema.name)
-    reads_none = name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like"))
-    _TRAITS[id(func)] = func, schema is not None and schema.is_mutable, not reads_none
-    return _TRAITS[id(func)]
-
-
-def _in_sequences(values: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested lists and tuples, but not those in dicts."""
-    tensors: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += _in_sequences(value)
-    return tensors
+@cache
+def _reads_values(func: Any) -> bool:
+    """Whether an operator reads values: ``zeros_like`` and ``new_full`` use only a tensor's shape, dtype and device."""
+    name = str(func._schema.name) if isinstance(func, OpOverload) else ""
+    return not name.startswith("aten::new_") and not (name.startswith("aten::") and name.endswith("_like"))
 
 
 def _place(tensor: torch.Tensor) -> int | None:

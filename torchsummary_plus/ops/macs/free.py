@@ -176,7 +176,7 @@ def is_free(func: OpOverload) -> bool:
     schema = func._schema
     is_written = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
     returns_none = not any("Tensor" in str(value.type) for value in schema.returns)
-    if _is_view(func) or (returns_none and not is_written):  # As a query or an assertion.
+    if func.is_view or (returns_none and not is_written):  # As a query or an assertion.
         return True
     computed_with = [str(argument.type) for argument in schema.arguments if not argument.kwarg_only]
     if not any(word in kind for kind in computed_with for word in ("Tensor", "__torch__", "Any")):
@@ -189,10 +189,4 @@ def is_free(func: OpOverload) -> bool:
     base = match["base"] if match else name
     packet = getattr(torch.ops.aten, base, None)
     overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
-    return base in _NAMES or any(torch.Tag.pointwise in o.tags or _is_view(o) for o in overloads)
-
-
-def _is_view(func: OpOverload) -> bool:
-    """Whether every result is a view of an argument that is not written to."""
-    aliases = [value.alias_info for value in func._schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    return base in _NAMES or any(torch.Tag.pointwise in o.tags or o.is_view for o in overloads)
