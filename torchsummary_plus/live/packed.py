@@ -16,21 +16,22 @@ from .copying import own_attributes
 from .structures import all_tensors
 
 
-def packed_parameters(module: nn.Module, attributes: list[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
+def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
-    for name, value in _scripted(module).items() or attributes:
-        if _is_packed(value):
-            for position, tensor in enumerate(unpacked(value)):
-                yield f"{name}.{position}", tensor
+    for name, value in _packed(module):
+        for position, tensor in enumerate(unpacked(value)):
+            yield f"{name}.{position}", tensor
 
 
 def packed_objects(module: nn.Module) -> list[Any]:
     """Return the C++ objects that hold a quantized module's weights."""
-    return [value for _, value in _scripted(module).items() or own_attributes(module) if _is_packed(value)]
+    return [value for _, value in _packed(module)]
 
 
-def _is_packed(value: Any) -> bool:
-    return issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule)
+def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in _scripted(module).items() or own_attributes(module):
+        if issubclass(type(value), torch.ScriptObject) and not isinstance(value, compat.ScriptModule):
+            yield name, value
 
 
 def held_by_script(module: nn.Module) -> list[torch.Tensor]:

@@ -69,18 +69,23 @@ class Example:
     def with_dtype(self, index: int, dtype: torch.dtype) -> Example:
         """Return a copy with the dtype of the sized input number ``index`` set."""
         count = iter(range(10**9))
-        return self._changed(lambda s: dataclasses.replace(s, dtype=dtype) if next(count) == index else s)
+        return self.with_sized(lambda s: dataclasses.replace(s, dtype=dtype) if next(count) == index else s)
 
     def complex_instead(self, tree: ModuleTree) -> Example | None:
         """Return a copy with complex inputs in place of those of the model's dtype; None if nothing would change."""
         dtype = tree.complex_dtype()
         if dtype is None or all(sized.dtype is not None for sized in self.sized()):
             return None
-        return self._changed(lambda sized: dataclasses.replace(sized, dtype=sized.dtype or dtype))
+        return self.with_sized(lambda sized: dataclasses.replace(sized, dtype=sized.dtype or dtype))
 
-    def _changed(self, change: Callable[[Sized], Sized]) -> Example:
-        args = tuple(_map_sized(value, change) for value in self.args)
-        return dataclasses.replace(self, args=args, kwargs={k: _map_sized(v, change) for k, v in self.kwargs.items()})
+    def with_sized(self, change: Callable[[Sized], Sized]) -> Example:
+        """Return a copy with each input that is given by size changed."""
+        return self.mapped(lambda value: _map_sized(value, change), self.batch_size)
+
+    def mapped(self, change: Callable[[Any], Any], batch_size: int | None) -> Example:
+        """Return a copy with each argument changed, at a batch size."""
+        kwargs = {name: change(value) for name, value in self.kwargs.items()}
+        return Example(tuple(map(change, self.args)), kwargs, batch_size, self.is_data)
 
     def passed_to(self, called: Callable[..., Any], before: int = 0) -> Example:
         """Return the example for a function: a dict of which it takes no key by name is its one argument.
@@ -180,18 +185,9 @@ def with_batch_dim(example: Example, batch_dim: Any) -> Example:
             f"batch_dim is {describe(batch_dim)}; accepted: the position of the batch axis, from 0 (the default) to "
             f"{min(ranks, default=0)}, the number of axes of the smallest input"
         )
-
-    unsqueezed = Copier(lambda tensor: tensor.unsqueeze(batch_dim))
-
-    def change(value: Any) -> Any:
-        if example.is_data:
-            return unsqueezed.of(value)
-        return _map_sized(value, lambda sized: dataclasses.replace(sized, batch_dim=batch_dim))
-
-    args, kwargs = tuple(map(change, example.args)), {name: change(value) for name, value in example.kwargs.items()}
-    return dataclasses.replace(
-        example, args=args, kwargs=kwargs, batch_size=1 if example.is_data else example.batch_size
-    )
+    if example.is_data:
+        return example.mapped(Copier(lambda tensor: tensor.unsqueeze(batch_dim)).of, 1)
+    return example.with_sized(lambda sized: dataclasses.replace(sized, batch_dim=batch_dim))
 
 
 def _batch_of(values: Sequence[Any]) -> int:
@@ -294,11 +290,7 @@ def with_batch(example: Example, batch: int) -> Example:
     before = example.batch_size
     if not example.is_data or before is None or batch == before:
         return dataclasses.replace(example, batch_size=batch)
-
-    copier = Copier(lambda tensor: grown(tensor, before, batch))
-    args = tuple(map(copier.of, example.args))
-    kwargs = {name: copier.of(value) for name, value in example.kwargs.items()}
-    return dataclasses.replace(example, args=args, kwargs=kwargs, batch_size=batch)
+    return example.mapped(Copier(lambda tensor: grown(tensor, before, batch)).of, batch)
 
 
 def grown(tensor: torch.Tensor, before: int, batch: int) -> torch.Tensor:
@@ -340,16 +332,12 @@ def realise(
         return tensors[-1]
 
     def filled(value: Any) -> Any:
-        return _map_sized(value, fill) if _is_sized(value) else copier.of(value)
+        known = len(tensors)
+        new = _map_sized(value, fill)
+        return new if len(tensors) > known else copier.of(value)
 
     kwargs = dict(zip(map(str, example.kwargs), map(filled, example.kwargs.values())))
     return tuple(map(filled, example.args)), kwargs, tensors
-
-
-def _is_sized(value: Any) -> bool:
-    """Whether a value is a :class:`Sized`, or a list or dict of these."""
-    items = value if type(value) is list else value.values() if type(value) is dict else ()
-    return isinstance(value, Sized) or (bool(items) and all(map(_is_sized, items)))
 
 
 def as_tensors(value: Any) -> str:

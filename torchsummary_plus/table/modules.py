@@ -215,22 +215,16 @@ class ModuleTree:
         keys, specs = _Keys(self.tensors()), []
         for index, module in enumerate(self.modules):
             registered, parameters, buffers = index < self.unregistered, [], []
-            base, constants, of_class = _declared(type(module))
-            own = vars(module)
-            sizes = getattr(module, "kernel_size", None) if "kernel_size" in own or "kernel_size" in of_class else None
-            groups = getattr(module, "groups", None) if "groups" in own or "groups" in of_class else None
-            if sizes is not None:
-                sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
+            base, constants = _declared(type(module))
+            sizes, groups = getattr(module, "kernel_size", None), getattr(module, "groups", None)
+            sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
             for name, p in module._parameters.items():
                 if p is not None:
                     is_masked = name == "original" or name.endswith("_orig")
                     pruned = pruned_elements(module, name, p) if is_masked else None
                     parameters.append(keys.spec(name, p, p.requires_grad, pruned))
             if index in self.packed:
-                held = (
-                    self.attributes[index] if self.attributes else own_attributes(module)
-                )  # A copy's tree keeps none.
-                for name, tensor in packed_parameters(module, held):
+                for name, tensor in packed_parameters(module):
                     parameters.append(replace(keys.spec(name, tensor, False), registered=registered))
             layer = layer_spec(module, base, constants, parameters)
             for name, p in self._unregistered_parameters.get(index, ()):
@@ -372,30 +366,20 @@ def layer_spec(
     return LayerSpec(base, tuple(settings), tuple(known)) if settings or known else None
 
 
-_SHOWN = ("kernel_size", "groups")
-"""The attributes of a module that are shown."""
-
-_Declared = tuple[str, tuple[str, ...], tuple[str, ...]]
-
-_KNOWN: WeakKeyDictionary[type, _Declared] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[type, tuple[str, tuple[str, ...]]] = WeakKeyDictionary()
 """Cache by class, for as long as the class lives."""
 
 
-def _declared(kind: type[nn.Module]) -> _Declared:
-    """Return the nearest class exported by ``torch.nn``, its constants, and which of ``_SHOWN`` the class may answer.
-
-    torch's own ``__getattr__`` looks only among registered tensors and modules.
-    """
+def _declared(kind: type[nn.Module]) -> tuple[str, tuple[str, ...]]:
+    """Return the nearest class exported by ``torch.nn``, and its constants."""
     if (known := _KNOWN.get(kind)) is not None:
         return known
-    asks = kind.__getattr__ is not nn.Module.__getattr__
-    of_class = tuple(name for name in _SHOWN if asks or hasattr(kind, name))
     bases = [base for base in kind.__mro__ if base.__module__.startswith("torch.nn.") and base is not nn.Module]
     exported = [base.__name__ for base in bases if getattr(nn, base.__name__, None) is base]
     declared = [name for base in bases for name in vars(base).get("__constants__", ())]
     more = [name for base in bases for name in UNDECLARED.get(base.__name__, ())]
     constants = tuple(dict.fromkeys(declared + more)) if exported else ()
-    _KNOWN[kind] = exported[0] if exported else "", constants, of_class
+    _KNOWN[kind] = exported[0] if exported else "", constants
     return _KNOWN[kind]
 
 
