@@ -154,7 +154,7 @@ def test_layers_that_a_forward_adds_are_predicted_as_measured(most: int, optimiz
     model, options = Growing(most), {"optimizer": optimizer, "loss": "mse"}
     estimate = estimate_memory(model, (16,), 4, **options)
     assert estimate.peak_bytes == measure_memory(model, (16,), 4, **options).peak_bytes and len(model.layers) == 1
-    assert any("does not train them" in line for line in estimate.assumptions) == (most == 2)
+    assert any("does not train them" in line for line in estimate.assumptions)
 
 
 def test_a_model_that_grows_in_every_forward_has_no_table() -> None:

@@ -89,7 +89,7 @@ IDLE_SCALER = (
     "a GradScaler is disabled, by enabled=False or as torch found no GPU when it was created: no loss is scaled"
 )
 WITHOUT_GRAPH = "inputs with a graph: gradients stop at them, and what their graph saved is not counted"
-UNTRAINED = "are created in the first forward, after the optimizer, which does not train them"
+UNREGISTERED = "modules that the forward creates count as temporaries; an optimizer made before does not train them"
 SUMMED = 'no loss was given: the sum of the output is used; a real loss such as loss="cross_entropy" takes more memory'
 _HELD = (
     "record_stream: memory is assumed to be reusable as soon as it is freed; the upper end of device_bytes keeps it "

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from math import sqrt
 from statistics import mean, stdev
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..data.capability import Capability
 from ..data.errors import ForwardError, StepError, SummaryError
-from ..data.memory_records import IDLE_SCALER, MemoryLog, highest, without_optimizer
+from ..data.memory_records import IDLE_SCALER, UNREGISTERED, MemoryLog, highest, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps, replaced
 from ..live.cuda_calls import cuda_as_cpu
 from ..live.fakes import CPU, EXPORTS, META, DataDependentError, fake_like, standing_in_for
@@ -28,12 +28,12 @@ from ..live.offloading import Away, is_complete
 from ..live.storages import remade
 from ..live.structures import all_tensors
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..table.attempts import Embeddings, GrewError, NeedsIntegerError, eager, materialised
+from ..table.attempts import Embeddings, NeedsIntegerError, eager
 from ..table.environments import set_mode
 from ..table.experts import numbers_of_experts
 from ..table.failures import forward_error, has_same_text, is_about_shards, step_error, with_real_step
 from ..table.forward import Listener, Pass, deep_stack, failed_frame
-from ..table.inputs import Example, realise
+from ..table.inputs import Example
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
 from ..trace.kernels import run_really
@@ -113,8 +113,6 @@ class Task:
     real_run: RealRun | None = None
     guesses: AssumedValues | None = None
     draws: Draws = field(default_factory=Draws)
-    grows: bool = False
-    """Whether a step adds modules although a first forward has run."""
     for_cuda: bool = False
     """Whether the device, or the CPU in its place, stands for a GPU that the code may name."""
     failure: ForwardError | StepError | None = None
@@ -147,7 +145,7 @@ class NeedsValuesError(Exception):
     """An operator depends on values that no real step has supplied yet."""
 
 
-SETBACKS = ForwardError, StepError, NeedsIntegerError, CompilerNeededError, GrewError, NeedsValuesError
+SETBACKS = ForwardError, StepError, NeedsIntegerError, CompilerNeededError, NeedsValuesError
 """Why an attempt gives no log."""
 
 
@@ -175,19 +173,27 @@ def record(task: Task) -> MemoryLog:
 
 
 def next_attempt(task: Task, setback: Exception) -> Task | MemoryLog:
-    """Return the task that follows one without a log, or a log. Raises the first failure if all attempts fail."""
+    """Return the task that follows one without a log, or a log. Raises the first failure if all attempts fail.
+
+    After a failure, the last guess is inverted, unless a real step on the user's own data failed alike; then complex
+    inputs are tried for a model of complex parameters, and last of all other kernels.
+    """
     if isinstance(setback, NeedsIntegerError):  # A sized input reaches an embedding.
         return replace(task, example=task.example.with_dtype(setback.index, torch.long))
     if isinstance(setback, CompilerNeededError):
         import_for_optimizers()
         return task
-    if isinstance(setback, GrewError):
-        return _with_new_modules(task)
     if isinstance(setback, NeedsValuesError):
         return replace(task, real_run=task.run_for_real(), guesses=AssumedValues())
     assert isinstance(setback, (ForwardError, StepError))
     task = replace(task, failure=task.failure or setback)
-    return _with_other_guesses(task) or _with_complex_inputs(task) or _by_other_kernels(task)
+    real = task.real_run.error if task.real_run is not None and task.example.is_data else None
+    if task.guesses is not None and not (real and has_same_text(real, task.failure or setback)):
+        guesses = task.guesses.after_failure()
+        if guesses is not None:
+            return replace(task, guesses=guesses)
+    inputs = task.example.complex_instead(task.tree)
+    return _by_other_kernels(task) if inputs is None else replace(task, example=inputs, real_run=None, guesses=None)
 
 
 def _completed(task: Task, log: MemoryLog) -> MemoryLog:
@@ -199,25 +205,6 @@ def _completed(task: Task, log: MemoryLog) -> MemoryLog:
     for why in {OTHER_TANGENTS, OTHER_GRADIENTS}.intersection(task.misrepresented):
         log = in_wide_bands(log, f"tensors may differ by half: {why}")
     return _with_other_draws(task, _with_others(task, log))
-
-
-def _with_new_modules(task: Task) -> Task:
-    """With the modules that a first forward creates; those of later calls are only allocations."""
-    if task.tree.before is None:
-        with suppress(ForwardError):
-            grown = materialised(task.tree, task.example)
-            if grown.late:
-                return replace(task, tree=grown)
-    return replace(task, tree=task.tree.before or task.tree, grows=True)
-
-
-def _with_other_guesses(task: Task) -> Task | None:
-    """With the last guess inverted, unless a real step on the user's own data failed alike."""
-    real = task.real_run.error if task.real_run is not None and task.example.is_data else None
-    if task.guesses is None or (real and task.failure and has_same_text(real, task.failure)):
-        return None
-    guesses = task.guesses.after_failure()
-    return None if guesses is None else replace(task, guesses=guesses)
 
 
 def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
@@ -233,18 +220,12 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     unrouted: list[Task] = []
     for variants, further in ((tasks, unrouted), (unrouted, [])):
         for variant in variants:
-            with suppress(SummaryError, GrewError, NeedsIntegerError):
+            with suppress(SummaryError, NeedsIntegerError):
                 others.append(record_once(variant))
                 guesses = variant.guesses
                 if guesses is not None and not guesses.routing and not guesses.least:
                     further += [replace(variant, guesses=guess) for guess in guesses.alternatives()]
     return replace(log, others=(*log.others, *others))
-
-
-def _with_complex_inputs(task: Task) -> Task | None:
-    """With complex numbers for the sized inputs of a model of complex parameters."""
-    inputs = task.example.complex_instead(task.tree)
-    return None if inputs is None else replace(task, example=inputs, real_run=None, guesses=None)
 
 
 def _by_other_kernels(task: Task) -> MemoryLog:
@@ -295,12 +276,7 @@ def record_once(task: Task) -> MemoryLog:
         steps, work = _prepared(stack, task, surroundings, answers, embeddings, mode_key)
         size, log = steps.tree.size(), None
         try:
-            with steps.recording(task.example, embeddings) as (args, kwargs):
-                for _ in steps.each():
-                    steps.run_once(args, kwargs)
-                    steps.engine.drop_unreferenced()
-                log = steps.log()
-                del args, kwargs
+            log = steps.record(task.example, embeddings)
         except (NeedsIntegerError, CompilerNeededError, SummaryError):
             raise
         except Exception as error:
@@ -311,8 +287,8 @@ def record_once(task: Task) -> MemoryLog:
             raise NeedsValuesError
         task.draws.asks |= answers.drew
         task.draws.foreign |= answers.loaded
-        if steps.tree.size() != size and not task.grows:
-            raise GrewError
+        if steps.tree.size() != size:
+            log = replace(log, assumptions=(*log.assumptions, UNREGISTERED))
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
             log = replace(log, others=(without_optimizer(log),))
         return replace(
@@ -397,7 +373,7 @@ def _with_other_draws(task: Task, log: MemoryLog) -> MemoryLog:
         other = replace(task, draws=Draws(seed))
         if redraws:
             other = replace(other, real_run=replace(other, real_run=None).run_for_real())
-        with suppress(SummaryError, GrewError, NeedsIntegerError):
+        with suppress(SummaryError, NeedsIntegerError):
             others.append(record_once(other))
     sizes, *other_sizes = ([nbytes for _, _, nbytes in each.events] for each in (log, *others))
     if all(other == sizes for other in other_sizes):
@@ -460,7 +436,6 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
 class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. The model is a copy on fakes."""
 
-    engine: CudaEngine
     if_used: IfUsed
     """Listens for the first use of tensors that count only from then on."""
 
@@ -469,22 +444,11 @@ class RecordedSteps(Steps):
         self.kernels = kernels
         self.ledger = ledger
 
-    @contextmanager
-    def recording(self, example: Example, embeddings: Embeddings) -> Iterator[tuple[Any, Any]]:
-        """Yield the arguments of the steps, which run inside the block."""
+    def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
+        """Run the steps; return their log, which ends between two steps, with everything a loop holds there."""
         kernels, ledger, watch = self.kernels, self.ledger, self.watch
-
-        @cache  # torch asks whether the inputs of an attention are one tensor (``_in_projection_packed``).
-        def convert(tensor: Tensor) -> Tensor:
-            known = self.copy.known(tensor)
-            return remade(tensor, kernels.of_input) if known is None else known
-
-        args, kwargs, new_inputs = realise(
-            example, example.batch_size or 1, self.tree, kernels.input_of, convert, self.step.train_step
-        )
+        args, kwargs, new_inputs = self.make_inputs(example, kernels.input_of, kernels.of_input)
         embeddings.watch(new_inputs)
-        self.make_targets(example, kernels.input_of, convert)
-        del convert
         self.make_packed(kernels.input_of)
         kernels.finish()
         self._classify_initial_tensors(args, kwargs)
@@ -492,7 +456,7 @@ class RecordedSteps(Steps):
             stack.enter_context(self._states_named())
             stack.enter_context(resizing_watched(kernels, ledger))
             self.copy.give_hooks()
-            self.engine = engine = kernels.engine = CudaEngine(watch)
+            engine = kernels.engine = CudaEngine(watch)
             stack.callback(engine.release)
             functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
             watch.state.on_cuda = functions.on_cuda
@@ -514,13 +478,13 @@ class RecordedSteps(Steps):
             stack.enter_context(
                 functions_as_without_mode(functions, lambda tensor, name: ledger.notice(watch.frame, tensor, name))
             )
-            yield args, kwargs
+            for _ in self.each():
+                self.run_once(args, kwargs)
+                engine.drop_unreferenced()
+            paths = tuple(self.tree.paths)
+            log = ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             self.output = None
-
-    def log(self) -> MemoryLog:
-        """Return the log, which ends between two steps, with everything a loop holds there."""
-        paths = tuple(self.tree.paths)
-        return self.ledger.log(paths, self.assumptions(self.kernels.answers.assumptions(paths)))
+        return log
 
     def wait_for_use(self, holding: PriorTensor) -> None:
         """Follow a tensor that counts only if the steps use it."""

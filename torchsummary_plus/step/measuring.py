@@ -20,13 +20,13 @@ from ..live.fake_values import real_input
 from ..live.isolation import global_state_kept, gradients, no_collection, one_pass
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.packed import graph_constants, repack
-from ..live.storages import all_stored, remade
+from ..live.storages import all_stored
 from ..live.structures import all_tensors
 from ..table.attempts import PassOptions, eager, read, trace
 from ..table.environments import set_mode
 from ..table.failures import forward_error, step_error
 from ..table.forward import Listener, Pass, failed_frame
-from ..table.inputs import Example, realise
+from ..table.inputs import Example
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.kernels import run_really
 from ..trace.values import OUTSIDE
@@ -206,20 +206,7 @@ def prepared(
         copy = make(tensor.shape, tensor.dtype) if tensor.is_meta else tensor.detach().to(device, copy=True)
         return copy.requires_grad_(tensor.requires_grad)
 
-    copies: dict[int, torch.Tensor] = {}
-
-    def convert(tensor: torch.Tensor) -> torch.Tensor:
-        known = steps.copy.known(tensor)
-        if known is not None:
-            return known
-        if id(tensor) not in copies:
-            copies[id(tensor)] = remade(tensor, duplicate)
-        return copies[id(tensor)]
-
-    batch, train_step = example.batch_size or 1, steps.step.train_step
-    args, kwargs, _ = realise(example, batch, steps.tree, make, convert, train_step)
-    steps.make_targets(example, make, convert)
-    copies.clear()
+    args, kwargs, _ = steps.make_inputs(example, make, duplicate)
     alike.finish()
     return steps, args, kwargs
 

@@ -33,10 +33,11 @@ from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.blas import workspace_bytes
 from ..ops.scratch.masks import masks_of
 from ..table.attempts import eager
+from ..table.environments import WriteJournal
 from ..table.forward import Frame, Listener, Pass, deep_stack, module_of
 from ..table.inputs import Example
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.kernels import tensors_of, written
+from ..trace.kernels import tensors_of
 from ..trace.values import (
     ARRAY,
     LARGEST,
@@ -177,14 +178,11 @@ def _check_bytes(nbytes: int) -> None:
         raise TooLongError(f"it takes more than {MOST_BYTES:,} bytes")
 
 
-class SavedStorages(Listener):
-    """Saves the contents of storages that existed before a pass, before it first writes to them.
-
-    The pass's own tensors may take at most :data:`MOST_BYTES` bytes.
-    """
+class SavedStorages(WriteJournal):
+    """A journal of storages that existed before a pass, whose own tensors may take at most :data:`MOST_BYTES` bytes."""
 
     def __init__(self) -> None:
-        self.contents: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        super().__init__([])
         self.nbytes = 0
         self._created: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
@@ -202,28 +200,15 @@ class SavedStorages(Listener):
         del self._created[key]
         self.nbytes -= nbytes
 
-    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Save the contents that an operator is about to overwrite."""
-        schema = getattr(func, "_schema", None)
-        for tensor in all_stored(written(func, args, kwargs)) if schema is not None and schema.is_mutable else ():
-            storage = tensor.untyped_storage()
-            if (
-                storage._cdata not in self._created
-                and storage._cdata not in self.contents
-                and tensor.device.type == "cpu"
-            ):
-                self.contents[storage._cdata] = storage, storage.clone()
+    def is_kept(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage existed before."""
+        return storage._cdata not in self._created
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Remember the operator's new tensors."""
         addresses = {tensor.untyped_storage()._cdata for tensor in all_stored(tensors_of((*args, *kwargs.values())))}
         results = all_stored(tensors_of(out))
         self.note_created(tensor for tensor in results if tensor.untyped_storage()._cdata not in addresses)
-
-    def undo(self) -> None:
-        """Restore the saved contents."""
-        for storage, content in self.contents.values():
-            storage.copy_(content)
 
 
 LONGEST = 10**12

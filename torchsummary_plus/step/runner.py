@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -13,16 +13,17 @@ from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
 from ..data.errors import UnsupportedError
-from ..data.memory_records import SUMMED, UNTRAINED, WITHOUT_GRAPH
+from ..data.memory_records import SUMMED, WITHOUT_GRAPH
 from ..live import compat
 from ..live.isolation import in_pass, is_beside, safe_point
 from ..live.offloading import offloaded
+from ..live.storages import Change, remade
 from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
 from ..table.forward import Pass
-from ..table.inputs import Example
+from ..table.inputs import Example, realise
 from ..table.modules import tensors_in
 from ..trace.values import OUTSIDE
-from .losses import Convert, Make, default_loss, own_loss
+from .losses import Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, optimizer_maker
 from .packed_weights import packed_blocks
 from .step_copy import PriorTensor, StepCopy
@@ -115,12 +116,24 @@ class Steps:
             note = f"packed weights of {unreadable} modules that their library cannot unpack are not counted"
             self.notes[note] = None
 
-    def make_targets(self, example: Example, make: Make, convert: Convert) -> None:
-        """Make the targets given with the loss, for the example's batch."""
+    def make_inputs(self, example: Example, make: Make, change: Change) -> tuple[Any, Any, list[Tensor]]:
+        """Make the arguments of the steps, and the loss's targets; return also which inputs are new.
+
+        ``change`` replaces a tensor of the user's that the steps do not reach otherwise.
+        """
+
+        @cache  # torch asks whether the inputs of an attention are one tensor (``_in_projection_packed``).
+        def convert(tensor: Tensor) -> Tensor:
+            known = self.copy.known(tensor)
+            return remade(tensor, change) if known is None else known
+
         if any(tensor.grad_fn is not None for tensor in all_tensors((example.args, example.kwargs))):
             self.notes[WITHOUT_GRAPH] = None
-        if self.step.loss is not None and self.step.mode == "train":
-            self.targets = self.step.loss.targets(example.batch_size or 1, self.tree.dtype(), make, convert)
+        batch, loss = example.batch_size or 1, self.step.loss
+        args, kwargs, new_inputs = realise(example, batch, self.tree, make, convert, self.step.train_step)
+        if loss is not None and self.step.mode == "train":
+            self.targets = loss.targets(batch, self.tree.dtype(), make, convert)
+        return args, kwargs, new_inputs
 
     def assumptions(self, others: Sequence[str]) -> tuple[str, ...]:
         """Return the assumptions about the loss and the modules' modes, and the others."""
@@ -327,11 +340,7 @@ class Steps:
         if maker is None or self.step.mode == "eval":
             return None
         registered = {key: at() for key, (at, owner) in self.parameters.items() if owner < self.tree.unregistered}
-        learned = {key: p for key, p in registered.items() if p is not None and p.requires_grad}
-        late = learned.keys() & self.tree.late
-        if late:
-            self.notes[f"{len(late)} of {len(learned)} parameters {UNTRAINED}"] = None
-        trained = {key: parameter for key, parameter in learned.items() if key not in late}
+        trained = {key: p for key, p in registered.items() if p is not None and p.requires_grad}
         groups = given.param_groups if isinstance(given, optimizers.Optimizer) else []
         held = {id(parameter) for group in groups for parameter in group["params"]}
         optimizer: torch.optim.Optimizer

@@ -92,7 +92,6 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
             )
         if example is not None and any(map(nn.parameter.is_lazy, own)):
             tree = materialised(tree, example)
-            tree.before = None
         if inside is not model:
             tree.left_out, tree.called = hooks_around(model), wrapped(model, tree.modules[0])
         return tree
@@ -404,7 +403,6 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
         return tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
     copied = ModuleTree(copied_tree(tree, replacement, replacement)[0].modules[0])
-    known = {id(tensor) for tensor in copied.tensors()}
     environment = RealEnvironment(tree.device())
     watch = Pass(copied, run_really, [])
     originals = [originals_of(module) for module in copied.modules]
@@ -418,10 +416,7 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
         raise forward_error(error, watch, ()) from error
     for module, original in zip(copied.modules, originals):
         put_back(module, original)
-    grown = ModuleTree(copied.modules[0])
-    grown.before = tree
-    grown.late = frozenset(id(tensor) for tensor in grown.tensors() if isinstance(tensor, nn.Parameter)) - known
-    return grown
+    return ModuleTree(copied.modules[0])
 
 
 class GrewError(Exception):

@@ -197,7 +197,11 @@ class WriteJournal(Listener):
 
     def keeps(self, tensor: Tensor) -> bool:
         """Whether a tensor's elements are among those that are saved."""
-        return any(part.untyped_storage()._cdata in self.storages for part in all_stored([tensor]))
+        return any(self.is_kept(part.untyped_storage()) for part in all_stored([tensor]))
+
+    def is_kept(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage is among those that are saved."""
+        return storage._cdata in self.storages
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copy what the operator is about to write to, once per storage."""
@@ -205,7 +209,7 @@ class WriteJournal(Listener):
         for tensor in all_stored(written(func, args, kwargs)) if schema is not None and schema.is_mutable else ():
             storage = tensor.untyped_storage()
             is_real = tensor.device.type != "meta" and not isinstance(tensor, Fake)
-            if is_real and storage._cdata in self.storages and storage._cdata not in self.contents:
+            if is_real and storage._cdata not in self.contents and self.is_kept(storage):
                 with compat.no_function():
                     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 self.contents[storage._cdata] = whole, whole.clone()

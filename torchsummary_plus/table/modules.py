@@ -51,10 +51,6 @@ class ModuleTree:
         """Modules that kept their mode when the model's was last set, with the reason."""
         self.left_out: tuple[str, ...] = ()
         """What the model's wrappers do and this tree does not."""
-        self.late: frozenset[int] = frozenset()
-        """Ids of parameters that the first forward created."""
-        self.before: ModuleTree | None = None
-        """The tree before that forward."""
         self._released: list[weakref.ref[nn.Module]] = []
         self.called = model
         """What a user's step is given: the model in its wrappers."""
@@ -76,8 +72,6 @@ class ModuleTree:
         tree.modules, tree.attributes = modules, []
         tree.index = dict(zip(map(id, modules), count()))
         tree.called = copy_of(self.called)
-        if self.late:
-            tree.late = frozenset(id(copy_of(tensor)) for tensor in self.tensors() if id(tensor) in self.late)
         return tree
 
     def release(self) -> None:
