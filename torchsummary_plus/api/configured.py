@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 from ..data.errors import InputError, UnsupportedError, need_extra, warn
-from ..data.model_configs import MOST_BYTES, checked, offline, packing_of
+from ..data.model_configs import MOST_BYTES, checked, offline, quantisation
 from ..data.regular_files import content, parsed_object
 from ..data.units import describe, one_line
 
@@ -82,7 +82,8 @@ def _described(place: str, entries: dict[str, Any], changes: dict[str, Any]) -> 
         )
     if unknown := sorted(set(changes) & {"trust_remote_code", "auto_map", "model_type"}):
         raise InputError(f"{unknown[0]} cannot be changed; accepted: entries of {place}")
-    if packed := packing_of(entries):
+    packed, _ = quantisation(entries)
+    if packed:
         warn(
             f"{one_line(place)}: {packed} is left out: every parameter is unpacked, in the config's dtype; "
             "weights(folder) counts the stored bytes"

@@ -65,15 +65,6 @@ def quantisation(entries: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return "", {}
 
 
-def packing_of(entries: Mapping[str, Any]) -> str:
-    """Return the quantisation that a config asks for, in words; "" for none."""
-    name, settings = quantisation(entries)
-    method = settings.get("quant_method") or settings.get("quant_algo") or settings.get("mode")
-    bits = settings.get("bits")
-    words = [describe(method)] * bool(method) + [f"{describe(bits)} bits"] * bool(bits)
-    return f"{name} ({', '.join(words)})" if words else name
-
-
 def checked(entries: Mapping[str, Any], most_modules: int, depth: int = 0) -> dict[str, Any]:
     """Return a config without what would run code. Raises :class:`InputError` for what is refused, by its name."""
     found = {}

@@ -55,20 +55,23 @@ _STRING, _ARRAY = 8, 9
 def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
     """Return the tensors of .safetensors files, .gguf files, or an index of .safetensors shards, all in one folder.
 
-    Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits, and
-    for files that have a tensor in common.
+    Raises :class:`InputError` for a header that is malformed, contradicts the file's size, or exceeds the limits, for
+    files that have a tensor in common, and for an index with tensors that its shards do not have.
     """
-    stored: dict[str, Stored] = {}
-    for path in paths:
+    folder, stored = paths[0].parent, dict[str, Stored]()
+    index = _index(paths[0]) if paths[0].name.endswith(".index.json") else {}
+    for path in [folder / shard for shard in sorted(set(index.values()))] or paths:
         found = _stored_in(path)
         if twice := stored.keys() & found.keys():
             raise _refused(path.name, f"another file has {_first_of(sorted(twice))} too")
         stored |= found
+    if missing := [name for name in index if name not in stored]:
+        raise _refused(paths[0].name, f"its shards do not have {_first_of(missing)}")
     tensors = {name: entry for name, (entry, _) in stored.items()}
     if not is_quantised(tensors):
         return tuple(tensors.values())
     settings: Mapping[str, Any] = {}
-    config = paths[0].parent / "config.json"
+    config = folder / "config.json"
     if config.exists():
         try:
             _, settings = quantisation(parsed_object(content(config, MOST_BYTES)))
@@ -80,11 +83,24 @@ def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
 Stored = tuple[WeightEntry, tuple[int, ...]]  # A tensor, and the integers in it if they are a shape or bits.
 
 
-def _stored_in(path: Path) -> dict[str, Stored]:
-    """Return the tensors of a file or an index as they are stored."""
+def _index(path: Path) -> dict[str, str]:
+    """Return the names of the tensors in an index, and the files in its folder that have them."""
     try:
-        if path.name.endswith(".index.json"):
-            return _indexed(path)
+        shards = parsed_object(content(path, MOST_HEADER_BYTES)).get("weight_map")
+    except InputError:
+        raise
+    except ValueError as error:
+        raise _refused(path.name, str(error)) from None
+    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+        raise _refused(path.name, "it has no weight_map from names to files")
+    if wrong := [shard for shard in shards.values() if not SHARD.fullmatch(shard)]:
+        raise _refused(path.name, f"{describe(wrong[0])} is not a .safetensors file in its folder")
+    return shards
+
+
+def _stored_in(path: Path) -> dict[str, Stored]:
+    """Return the tensors of a file as they are stored."""
+    try:
         with opened(path) as file:
             read, size = _gguf if path.suffix == ".gguf" else _safetensors, os.fstat(file.fileno()).st_size
             return {entry.name: (entry, integers) for entry, integers in read(file, size, path.name)}
@@ -96,28 +112,6 @@ def _stored_in(path: Path) -> dict[str, Stored]:
 
 def _refused(name: str, why: str) -> InputError:
     return InputError(f"{one_line(name)} has no valid header: {why}")
-
-
-def _indexed(path: Path) -> dict[str, Stored]:
-    """Return the tensors of every shard that an index names; shards are in its folder."""
-    shards = parsed_object(content(path, MOST_HEADER_BYTES)).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
-        raise _refused(path.name, "it has no weight_map from names to files")
-    found: dict[str, Stored] = {}
-    left_out = []
-    for shard in sorted(set(shards.values())):
-        if not SHARD.fullmatch(shard):
-            raise _refused(path.name, f"{describe(shard)} is not a .safetensors file in its folder")
-        for name, stored in _stored_in(path.parent / shard).items():
-            if shards.get(name) == shard:
-                found[name] = stored
-            else:
-                left_out.append(name)
-    if missing := [name for name in shards if name not in found]:
-        raise _refused(path.name, f"its shards do not have {_first_of(missing)}")
-    if left_out:
-        warn(f"{path.name} does not list {_first_of(left_out)} of its shards, which the figures leave out")
-    return found
 
 
 def _first_of(names: Collection[str]) -> str:

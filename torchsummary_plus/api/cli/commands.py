@@ -46,15 +46,7 @@ torchsummary-plus model.safetensors --depth 2  (tensors, from the header alone)
 torchsummary-plus examples/resnet.py:resnet50 3,224,224 --batch-size 64 --optimizer adamw --gpu "RTX 4090"
 torchsummary-plus examples/gpt2.py:GPT2 1024 --autocast bfloat16 --optimizer adamw --gpu "A100 40GB" --max-batch
 torchsummary-plus examples/resnet.py:resnet18 3,224,224 --max-params 30M --max-mult-adds 5G  (exits with 3 if over)
-torchsummary-plus train.py:build 8192 --world-size 64 --optimizer adamw --gpu H100  (build() wraps the model)
-
-other commands, each with its own --help:
-torchsummary-plus compare examples/vgg.py:vgg16 examples/vgg.py:vgg19 3,224,224 --depth 1
-torchsummary-plus fit examples/resnet.py:resnet50 3,224,224 --batch-size 64 --gpus "RTX 4090,H100"
-torchsummary-plus graph examples/resnet.py:resnet18 3,224,224 --depth 1 -o resnet18.svg
-torchsummary-plus report examples/resnet.py:resnet50 3,224,224 --optimizer adamw -o resnet50.html
-torchsummary-plus gpus  (names for --gpu)
-torchsummary-plus columns  (names for --columns)"""
+torchsummary-plus train.py:build 8192 --world-size 64 --optimizer adamw --gpu H100  (build() wraps the model)"""
 
 REPORT_EXAMPLES = """\
 torchsummary-plus report examples/resnet.py:resnet50 3,224,224 -o resnet50.html

@@ -103,6 +103,9 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, words: str, description: str, examples: str) -> None:
         prog = f"torchsummary-plus {command}".rstrip()
+        if not command:
+            others = [first.partition("\n")[0] for name, (_, _, first, _) in COMMANDS.items() if name]
+            examples = "\n".join([examples, "\nother commands, each with its own --help:", *others])
         super().__init__(
             prog=prog,
             usage=f"{prog} {words} [options]".replace("  ", " "),
