@@ -4,7 +4,7 @@
   model and of all that it reaches.
 - On fakes: ``fake_steps`` records it attempt by attempt, with a ``ledger``; ``workspace`` applies the rules of
   ``ops/scratch``, ``kernel_trials`` runs kernels without one, in ``smaller_calls`` if need be.
-- For real: ``real_steps``, ``measuring`` with a ``stopwatch``.
+- For real: ``real_steps``, and ``measuring`` of memory and time.
 - What no parameter holds: ``packed_weights``. What torch compiles or imports for it: ``compiling``.
 - Of many equal layers ``deep_steps`` records a few, and extrapolates from their logs.
 - ``autograd/`` reproduces the engine.

@@ -15,9 +15,8 @@ from ...live.isolation import all_in_pass
 from ...live.packed import calls_in_script
 from ...live.versions import since
 from ...ops.shapes.registry import is_dense
-from ...table.forward import Pass
+from ...table.forward import IN_ATTENTION, IN_RECURRENCE, Pass
 from ...trace.kernels import tensors_of
-from ...trace.state import Composite
 from ...trace.valued_kernels import ValuedKernels
 from ...trace.values import ValueSource, note_at_one
 from ..real_steps import asking_module
@@ -110,14 +109,14 @@ class StepKernels(ValuedKernels):
         recurrence, or in a module that calls it in TorchScript, whose calls no function mode sees.
         """
         composite = self.watch.state.composite
-        if composite is Composite.ATTENTION:
+        if composite == IN_ATTENTION:
             return True
         are_tensors = isinstance(summed, torch.Tensor) and isinstance(added, torch.Tensor)
         if not are_tensors or summed.dim() < 3 or added.dim() != 1:
             return False
         number = self.module()
-        if composite is Composite.RECURRENCE or self.watch.state.in_engine or number < 0:
-            return composite is Composite.RECURRENCE
+        if composite == IN_RECURRENCE or self.watch.state.in_engine or number < 0:
+            return composite == IN_RECURRENCE
         if number not in self.scripted:
             module = self.watch.tree.module(number)
             self.scripted[number] = module is not None and calls_in_script(module, "aten::linear")

@@ -28,9 +28,8 @@ from ...live.fake_values import MASK
 from ...live.fakes import Fake
 from ...live.isolation import in_pass
 from ...live.structures import CLASSES
-from ...table.forward import Pass
+from ...table.forward import IN_ATTENTION, IN_RECURRENCE, Pass
 from ...trace.kernels import NUMBER_BYTES
-from ...trace.state import Composite
 from ...trace.valued_kernels import longest_target
 from ...trace.values import ARRAY, request
 from ..real_steps import MAKERS, READS, one_hot, read_out
@@ -110,14 +109,14 @@ class StepFunctions(TorchFunctionMode):
         if func is torch.affine_grid_generator and torch.is_autocast_enabled(self.device.type):
             return cast_grid
         if self.on_cuda:
-            math = partial(self._composite, Composite.ATTENTION, torch.ops.aten._scaled_dot_product_attention_math)
+            math = partial(self._composite, IN_ATTENTION, torch.ops.aten._scaled_dot_product_attention_math)
             return cuda_function(func, self.capability, math) or func
         if func is ATTENTION:
-            return partial(self._composite, Composite.ATTENTION, ATTENTION)
+            return partial(self._composite, IN_ATTENTION, ATTENTION)
         if func is torch._transformer_encoder_layer_fwd and torch.is_autocast_enabled("cpu"):
             return partial(encoder_layer, torch._native_multi_head_attention)  # Its operators' arguments are cast.
         if func in _RECURRENCES:
-            return partial(self._composite, Composite.RECURRENCE, func)
+            return partial(self._composite, IN_RECURRENCE, func)
         if func is _ctc_kernel:
             return self._ctc_loss
         return self._max_pool1d if func in _POOLS else func
@@ -130,13 +129,13 @@ class StepFunctions(TorchFunctionMode):
             kernels.answers.count(request(kernels.module(), ARRAY, (tensor,)))
         return func(tensor, *args, **kwargs)
 
-    def _composite(self, kind: Composite, func: Any, *args: Any, **kwargs: Any) -> Any:
+    def _composite(self, kind: str, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a function that, unlike under a mode, adds in place: attention a mask, others a bias.
 
         Inside a recurrent layer no mode sees the products of all steps. Source of attention's sum:
         aten/src/ATen/native/transformers/attention.cpp, ``_scaled_dot_product_attention_math``.
         """
-        with self.watch.state.override(composite=None if self.watch.is_in_mode() else kind):
+        with self.watch.state.override(composite="" if self.watch.is_in_mode() else kind):
             return func(*args, **kwargs)
 
     def linear(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -144,7 +143,7 @@ class StepFunctions(TorchFunctionMode):
         flat = input.dim() == 2 or (input.dim() >= 3 and input.is_contiguous())
         if bias is None or flat or self.watch.is_in_mode():
             return _linear_kernel(input, weight, bias)
-        return self._composite(Composite.RECURRENCE, _linear_kernel, input, weight, bias)
+        return self._composite(IN_RECURRENCE, _linear_kernel, input, weight, bias)
 
     def _ctc_loss(
         self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *args: Any, **kw: Any
