@@ -255,7 +255,7 @@ def attention_without_card(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def replaced(answers: dict[tuple[Any, str], Any]) -> Iterator[None]:
-    """Temporarily replace attributes of objects, such as modules and classes; attributes that do not exist are skipped."""
+    """Temporarily replace attributes, as of modules and classes; those that do not exist are skipped."""
     usual = {}
     try:
         for place in answers:
