@@ -1,4 +1,7 @@
-"""Rules on a release that they were not measured on: the range is wider, and the operators are named."""
+"""Rules that fail, and rules on a release that they were not measured on: the operators are named, with a range."""
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -6,8 +9,46 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.parts import of_parts
+from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
+from torchsummary_plus.ops.scratch.registry import SCRATCH
+from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import workspace
+
+
+def failing(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("no such layout")
+
+
+def estimate() -> MemoryEstimate:
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 8))
+    return estimate_memory(model, (64,), 32, device="cuda", gpu="A100 80GB", progress=False)
+
+
+def fail(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCRATCH, ("cuda", operator), replace(SCRATCH["cuda", operator], formula=failing))
+
+
+@from_release("2.11", "the release that CUDA rules were measured on")
+@pytest.mark.parametrize("operator", ["aten::native_layer_norm_backward", "aten::addmm"])
+def test_the_operator_of_a_rule_that_fails_is_unknown_and_the_range_open(
+    operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = estimate()
+    monkeypatch.setattr(workspace.Workspaces, "is_strict", False)
+    fail(operator, monkeypatch)
+    result = estimate()
+    assert operator in dict(result.unknown) and not truth.unknown
+    low, high = result.peak_range
+    assert low <= truth.peak_bytes <= high and low < high
+    assert not any("CPU" in line for line in result.assumptions)
+
+
+def test_where_rules_are_strict_one_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = "aten::native_layer_norm_backward"
+    fail(operator, monkeypatch)
+    with pytest.raises(workspace.RuleError, match=f"the rule for {operator} on cuda failed: no such layout"):
+        estimate()
 
 
 @of_parts(lambda: {"cells": nn.ModuleList([nn.GRUCell(16, 16), nn.LSTMCell(16, 16)])})
