@@ -11,9 +11,8 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 from ..data.errors import InputError, UnsupportedError, need_extra, warn
-from ..data.model_configs import MOST_BYTES, checked, offline, quantisation
-from ..data.regular_files import content, parsed_object
 from ..data.units import describe, one_line
+from ..data.untrusted_files import MOST_BYTES, checked, content, offline, parsed_object, quantisation
 
 MOST_MODULES = 100_000  # Maximum number of modules of a model that a config describes.
 

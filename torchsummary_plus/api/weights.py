@@ -9,8 +9,7 @@ from pathlib import Path
 from ..data.arguments import names_cures
 from ..data.errors import InputError, choice_error
 from ..data.onnx_files import read_onnx
-from ..data.stored_weights import WeightEntry
-from ..data.weight_files import PICKLED, files_of, has_weights, read_weights
+from ..data.weight_files import PICKLED, WeightEntry, files_of, has_weights, read_weights
 from ..formats.table import Field, Table, TableRow, Total, cells
 from ..results.views import Chosen, Views
 

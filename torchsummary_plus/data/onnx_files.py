@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError, need_extra
-from .regular_files import content
-from .stored_weights import WeightEntry
 from .units import ceil_div, describe, one_line
-from .weight_files import MOST_AXES
+from .untrusted_files import content
+from .weight_files import MOST_AXES, WeightEntry
 
 MOST_BYTES = 2**31 - 1  # Maximum size of a file in bytes: protobuf's own limit (``onnx.checker.MAXIMUM_PROTOBUF``).
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 from ..data.errors import InputError, SummaryError
 from ..data.memory_records import Doubt, Kernel, ModuleCall, Moment, StorageSpec
 from ..data.records import Link
-from ..data.regular_files import parsed
 from ..data.units import describe
+from ..data.untrusted_files import parsed
 
 Schema = dict[str, Any]
 

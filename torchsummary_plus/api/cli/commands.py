@@ -23,8 +23,8 @@ import torchsummary_plus as package  # Which imports torch when a call is first 
 
 from ...data.arguments import STEP_MODES
 from ...data.errors import InputError, SummaryError, choice_error
-from ...data.model_configs import is_config
 from ...data.units import GIB, describe, in_common_unit
+from ...data.untrusted_files import is_config
 from ...render.columns import COLUMNS
 from ...table.columns import default_names
 from ...table.rows import Report
