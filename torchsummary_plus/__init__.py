@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .data.errors import SummaryError as SummaryError
     from .data.errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
-    from .memory.other_devices import NotModelledWarning as NotModelledWarning
+    from .memory.gpus import NotModelledWarning as NotModelledWarning
     from .ops.macs import register_mult_adds as register_mult_adds
     from .ops.scratch.registry import register_scratch as register_scratch
     from .ops.traffic import register_kernels as register_kernels
@@ -63,7 +63,7 @@ _NAMES = {
     "api.what_if": "WhatIf what_if",
     "data.errors": "ForwardError InputError MissingExtraError StepError SummaryError UnsupportedError",
     "memory.capacity": "BatchSizeLimit",
-    "memory.other_devices": "NotModelledWarning",
+    "memory.gpus": "NotModelledWarning",
     "ops.macs": "register_mult_adds",
     "ops.scratch.registry": "register_scratch",
     "ops.traffic": "register_kernels",

@@ -32,10 +32,11 @@ def test_its_figures_hang_together(gpu: GPU) -> None:
     known = [mib for mib in (gpu.cuda_mib, gpu.smi_mib) if mib is not None]
     assert bool(known) != (gpu.source == DATASHEET), "a card without a figure that was seen says so"
     assert known == sorted(known)
-    assert all(0.9 * gpu.datasheet_bytes < mib * MIB <= 1.006 * gpu.datasheet_bytes for mib in known)
-    assert gpu.usable_bytes == (known[0] * MIB if known else gpu.datasheet_bytes * 9 // 10)
+    nominal = gpu.datasheet_gb * GIB
+    assert all(0.9 * nominal < mib * MIB <= 1.006 * nominal for mib in known)
+    assert gpu.usable_bytes == (known[0] * MIB if known else nominal * 9 // 10)
     assert gpu.source
-    low, high = gpu.context_bytes
+    low, high = context_bytes(gpu.compute_capability)
     assert 0 < low < high < gpu.usable_bytes
 
 

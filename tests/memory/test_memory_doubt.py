@@ -136,7 +136,7 @@ def test_an_operator_without_a_rule_may_keep_cublas_workspace(is_late: bool, mon
 def test_a_bound_comes_on_top_of_known_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel holds both at once, although a bound is recorded once the known part is freed."""
     known, bound = 1 << 20, 1 << 16
-    rule = Rule(lambda *_: AtMost(bound, (Alloc(known),)), "this test", 0.0)
+    rule = Rule(lambda *_: AtMost(bound, (Alloc(known),)))
     monkeypatch.setitem(SCRATCH, ("cpu", "aten::relu"), rule)
     estimate = estimate_memory(nn.ReLU(), (256,), 4, mode="eval", progress=False)
     assert estimate.peak_range == (estimate.peak_bytes, estimate.peak_bytes + bound)

@@ -5,8 +5,7 @@ from torch import nn
 
 from torchsummary_plus import InputError, MemoryEstimate, estimate_memory, max_batch_size
 from torchsummary_plus.memory.estimate import tensors_peak
-from torchsummary_plus.memory.gpus import GPUS, find_gpu, parse_memory
-from torchsummary_plus.memory.other_devices import NotModelledWarning
+from torchsummary_plus.memory.gpus import GPUS, NotModelledWarning, find_gpu, parse_memory
 
 
 @pytest.fixture(scope="module")

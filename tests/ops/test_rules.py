@@ -23,8 +23,8 @@ from torchsummary_plus import ForwardError, summary
 from torchsummary_plus.live.fakes import fake_like
 from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
-from torchsummary_plus.ops.shapes.pointwise import is_elementwise, writes_alike
 from torchsummary_plus.ops.shapes.registry import RULES, rule
+from torchsummary_plus.ops.shapes.tensors import is_elementwise, writes_alike
 from torchsummary_plus.table.forward import Pass
 from torchsummary_plus.table.modules import ModuleTree
 from torchsummary_plus.trace.kernels import FakeKernels

@@ -7,7 +7,7 @@ import torch
 
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.fakes import in_kernel, new_fake
-from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, recurrence
+from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, Recurrence
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import Workspaces
@@ -53,7 +53,7 @@ def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int,
 )
 def test_packed_sequences_need_no_copies_in_cudnn(settings: Any, infers: int, trains: int, reserve: int) -> None:
     """As cuDNN 9.20 printed them for sequences of 9, 7, 3 and 2 steps of 40 numbers in fp32."""
-    run = recurrence(meta(21, 40), *settings, [4, 4, 3, 2, 2, 2, 2, 1, 1])
+    run = Recurrence(meta(21, 40), *settings, [4, 4, 3, 2, 2, 2, 2, 1, 1])
     assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
 
 

@@ -261,14 +261,6 @@ def test_an_operator_of_ones_own() -> None:
                 register_kernels("step_time_tests::mix")(lambda result, *_: "norm")
 
 
-def test_a_log_whose_kernels_contradict_it_is_refused() -> None:
-    log = estimate_memory(nn.Linear(8, 8), (8,), gpu="T4", progress=False).log
-    assert log.contradiction() == ""
-    first = log.kernels[0]
-    for wrong in (replace(first, kind="magic"), replace(first, moment=10**6), replace(first, flops=-1)):
-        assert "kernel" in replace(log, kernels=(wrong,)).contradiction()
-
-
 def test_trials_of_convolutions_widen_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"gpu": "RTX 3090", "mode": "eval", "cudnn": "rule", "progress": False}
     plain = estimated(512, mode="eval", optimizer=None, gpu="RTX 3090").time()

@@ -17,8 +17,7 @@ from ..data.units import describe
 from ..memory.attribution import module_memory
 from ..memory.capacity import BatchSizeLimit, Search
 from ..memory.estimate import least, room_of_log, tensors_peak
-from ..memory.gpus import parse_memory
-from ..memory.other_devices import other_device
+from ..memory.gpus import other_device, parse_memory
 from ..results.memory_estimate import MemoryEstimate
 from ..step.measuring import measure_step
 from ..table.inputs import Example, make_example, with_batch

@@ -2,6 +2,6 @@
 
 - The allocator: ``allocator``, ``allocator_options``.
 - The estimate: ``estimate``, ``attribution`` (kinds, the timeline, modules and calls).
-- Devices: ``gpus`` (their memory and contexts), ``other_devices``.
+- Devices: ``gpus`` (their memory and contexts).
 - Batches: ``capacity`` searches, and extrapolates from a few traces.
 """

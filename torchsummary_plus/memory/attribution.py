@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, islice
 from math import ceil
@@ -100,7 +100,10 @@ def replay(log: MemoryLog, backend: str, options: AllocatorOptions | None = None
     allocator = allocator_for(log, backend, options)
     peak, at, event_at_peak = 0, 0, -1
     phases: dict[str, int] = {}
-    for index, (moment, _, nbytes) in enumerate(changes(log, allocator)):
+    changed = []
+    for index, change in enumerate(changes(log, allocator)):
+        moment, _, nbytes = change
+        changed.append(change)
         if nbytes < 0:
             continue
         now = allocator.allocated_bytes
@@ -111,7 +114,7 @@ def replay(log: MemoryLog, backend: str, options: AllocatorOptions | None = None
     return Replayed(
         peak_bytes=peak,
         peak_moment=at,
-        at_peak=_live_after(log, event_at_peak, allocator_for(log, backend, options)),
+        at_peak=_live_after(changed[: event_at_peak + 1]),
         peak_reserved_bytes=allocator.peak_reserved_bytes,
         final_bytes=allocator.allocated_bytes,
         phase_peaks=tuple(phases.items()),
@@ -194,10 +197,10 @@ def doubted(log: MemoryLog) -> MemoryLog:
     return replace(log, events=(*events, *log.events[start:]), storages=(*log.storages, *added), doubts=())
 
 
-def _live_after(log: MemoryLog, event: int, allocator: Allocator) -> dict[int, int]:
-    """Return the blocks live after an event, with their sizes, by replaying up to it."""
+def _live_after(changed: Iterable[tuple[int, int, int]]) -> dict[int, int]:
+    """Return the blocks live after changes, with their sizes."""
     live: dict[int, int] = {}
-    for _, storage, nbytes in islice(changes(log, allocator), event + 1):
+    for _, storage, nbytes in changed:
         if nbytes > 0:
             live[storage] = nbytes
         else:
@@ -210,7 +213,7 @@ def last_cache(log: MemoryLog, backend: str, options: AllocatorOptions | None) -
     if all(storage.kind != KV_CACHE for storage in log.storages):
         return 0
     end = max((call.stop for call in log.calls), default=0)
-    live = _live_after(log, end - 1, allocator_for(log, backend, options))
+    live = _live_after(islice(changes(log, allocator_for(log, backend, options)), end))
     return sum(nbytes for storage, nbytes in live.items() if log.storages[storage].kind == KV_CACHE)
 
 

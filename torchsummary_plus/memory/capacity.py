@@ -143,8 +143,7 @@ class Search:
         self._proves = proves
         self.logs: dict[int, MemoryLog] = {}
         """The traced logs, by batch."""
-        self.low, self.high = 0, LARGEST_BATCH + 1
-        """The largest batch known to fit, and the smallest known not to."""
+        self._fitting: dict[int, bool] = {}
         self.smallest = 1
         """The smallest batch that runs: batch normalisation, for one, may need two values."""
 
@@ -173,6 +172,16 @@ class Search:
                 return guess if is_guessed else self.low
         return self.low
 
+    @property
+    def high(self) -> int:
+        """The smallest batch known not to fit."""
+        return min((batch for batch, fits in self._fitting.items() if not fits), default=LARGEST_BATCH + 1)
+
+    @property
+    def low(self) -> int:
+        """The largest batch below it that is known to fit."""
+        return max((batch for batch, fits in self._fitting.items() if fits and batch < self.high), default=0)
+
     def _is_open(self, share: float = OPEN) -> bool:
         return self.high - self.low > share * self.low
 
@@ -195,23 +204,31 @@ class Search:
 
     def _add(self, batch: int) -> None:
         try:
-            log = self.logs[batch] = self._trace(batch)
+            self.logs[batch] = self._trace(batch)
         except (ForwardError, StepError):
             if batch > 1 or not self.logs:
                 raise
-            self.smallest, self.high = 2, 1
-            return
-        if self._fits(log):
-            self.low = max(self.low, batch)
-        else:
-            self.high = min(self.high, batch)
+            self.smallest = 2
+        self._fitting[batch] = batch >= self.smallest and self._fits(self.logs[batch])
 
     def _guess(self) -> int:
-        """Return the largest batch predicted to fit, between the known limits."""
+        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
+        if self.high - self.low <= 1:
+            return self.low
         if self.low == 0:
-            return 1
-        fits = cache(self._predicts_fit)
-        return self.low + largest(lambda step: self.low + step < self.high and fits(self.low + step))
+            return self.smallest
+        first, second = self._near(self.low)[:2]
+        grows = (self._spare(first) - self._spare(second)) / (second - first)
+        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
+        start = min(max(start, self.low), self.high - 1)
+
+        @cache
+        def fits(batch: int) -> bool:
+            return self.low >= batch or (batch < self.high and self._predicts_fit(batch))
+
+        if fits(start):  # Found in growing steps from there.
+            return start + largest(lambda step: fits(start + step))
+        return start - 1 - largest(lambda step: not fits(start - step))
 
     def _near(self, batch: int) -> list[int]:
         """Return the traced batches, nearest by ratio first."""
@@ -246,7 +263,6 @@ class SharedSearch(Search):
         self.logs.update(shared)
         self._own: set[int] = set()
         self._fitting = {batch: fits(log) for batch, log in shared.items()}
-        self._limit()
 
     def run(self) -> int:
         """Return the largest batch that fits, 0 if the smallest that runs does not."""
@@ -255,40 +271,13 @@ class SharedSearch(Search):
             if guess < self.smallest:
                 return 0
             self._own.add(guess)
-            self.low = 0
             self._add(guess)
-            self._fitting[guess] = self.low == guess
             self._spare.cache_clear()
-            self._limit()
             guess, known = self._guess(), max((batch for batch in self._own if batch <= self.low), default=0)
             if known and guess <= (1 + NEAR) * known:
                 return known
             guess -= int(NEAR * guess)  # Kernels or the allocator have disappointed the guess before.
         return known or guess
-
-    def _limit(self) -> None:
-        """Set the limits by the logs, of which a GPU's own replace shared ones."""
-        self.high = min((batch for batch, fits in self._fitting.items() if not fits), default=LARGEST_BATCH + 1)
-        self.low = max((batch for batch, fits in self._fitting.items() if fits and batch < self.high), default=0)
-
-    def _guess(self) -> int:
-        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
-        if self.high - self.low <= 1:
-            return self.low
-        if self.low == 0:
-            return self.smallest
-        first, second = self._near(self.low)[:2]
-        grows = (self._spare(first) - self._spare(second)) / (second - first)
-        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
-        start = min(max(start, self.low), self.high - 1)
-
-        @cache
-        def fits(batch: int) -> bool:
-            return self.low >= batch or (batch < self.high and self._predicts_fit(batch))
-
-        if fits(start):  # Found in growing steps from there.
-            return start + largest(lambda step: fits(start + step))
-        return start - 1 - largest(lambda step: not fits(start - step))
 
 
 def largest(fits: Callable[[int], bool]) -> int:

@@ -41,8 +41,7 @@ from .attribution import (
     storage_kinds,
     timeline,
 )
-from .gpus import context_range, named_gpu, parse_memory
-from .other_devices import other_device
+from .gpus import context_range, named_gpu, other_device, parse_memory
 
 ORDER_BAND = 0.25
 """How far an unknown order of gradients of gradients on CUDA may move a peak, as a share of what autograd holds there.

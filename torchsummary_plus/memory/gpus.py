@@ -1,4 +1,4 @@
-"""Registry of GPUs: a GPU's nominal memory, and how much of it is available to a program.
+"""GPUs and other devices: their nominal memory, and how much of it is available to a program.
 
 Each GPU has three figures. The datasheet's: "24 GB" means 24 GiB, since memory is built in powers of 2 and the driver
 confirms it (24,564 MiB; 24 * 1000**3 bytes would be 22,888). ``nvidia-smi``'s total. And what a program sees in
@@ -9,6 +9,11 @@ Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for 
 architecture whitepapers and datasheets for the multiprocessors (CUDA cores divided by those per SM: 64 in 6.0, 7.x,
 8.0, 128 in 6.1, 8.6, 8.9, 9.0 and later); each GPU names the source of the other two, and of its peaks. The table is
 ``gpus.csv``, a line for each GPU.
+
+Of devices of other makers, the memory size is known, from their datasheets, but the kernels are not modelled: whether a
+step fits is decided by its tensors alone, since kernels' scratch memory, contexts and allocators differ. Of Apple's
+unified memory, Metal recommends that a program use 2/3 up to 32 GB (21,845 of 32,768 MiB: ollama/ollama#434) and 3/4
+beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of 98,304: #3213).
 """
 
 from __future__ import annotations
@@ -19,13 +24,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 
 from ..data.capability import Capability
-from ..data.errors import InputError
+from ..data.errors import InputError, warn
 from ..data.units import GIB, MIB, describe, is_integer
-from .other_devices import other_device
 
 ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 
@@ -86,15 +91,6 @@ class GPU:
     multiprocessors: int | None = None
 
     @property
-    def datasheet_bytes(self) -> int:
-        """The GPU's nominal memory in bytes.
-
-        >>> find_gpu("RTX 4090").datasheet_bytes == 24 * 1024**3
-        True
-        """
-        return self.datasheet_gb * GIB
-
-    @property
     def usable_bytes(self) -> int:
         """Bytes available to a program, including its CUDA context: the smallest known figure.
 
@@ -103,13 +99,9 @@ class GPU:
         """
         known = self.cuda_mib or self.smi_mib
         if known is None:
-            return self.datasheet_bytes * 9 // 10 if self.source == DATASHEET else self.datasheet_bytes
+            nominal = self.datasheet_gb * GIB
+            return nominal * 9 // 10 if self.source == DATASHEET else nominal
         return known * MIB
-
-    @property
-    def context_bytes(self) -> tuple[int, int]:
-        """The least and the most bytes of the CUDA context."""
-        return context_bytes(self.compute_capability)
 
 
 GPUS: dict[str, GPU] = {}
@@ -242,9 +234,9 @@ FORM_FACTOR = re.compile(r"sxm[2-5]?\b|pcie\b|max-?q\b")
 
 
 @cache
-def _compact(name: str) -> str:
+def _compact(name: str, brands: re.Pattern[str] = BRANDS) -> str:
     """Return a name without case, blanks and brand words: "a10080gb" for "NVIDIA A100 80GB"."""
-    return BRANDS.sub("", re.sub(r"[^a-z0-9]", "", name.lower())).replace("gib", "gb").replace("mobile", "laptop")
+    return brands.sub("", re.sub(r"[^a-z0-9]", "", name.lower())).replace("gib", "gb").replace("mobile", "laptop")
 
 
 @cache
@@ -353,3 +345,75 @@ def context_bytes(
     if environment.get("CUDA_MODULE_LOADING") == "EAGER":
         low, high = EAGER
     return low * MIB, high * MIB
+
+
+AMD = {
+    "MI355X": 288, "MI350X": 288, "MI325X": 256, "MI300X": 192, "MI300A": 128, "MI250X": 64, "MI250": 64, "MI210": 64,
+    "MI100": 32, "MI60": 32, "MI50": 16, "Radeon PRO W7900": 48, "Radeon PRO W7800": 32, "Radeon PRO W6800": 32,
+    "Radeon AI PRO R9700": 32, "RX 9070 XT": 16, "RX 9070": 16, "RX 9060 XT": 16, "RX 7900 XTX": 24, "RX 7900 XT": 20,
+    "RX 7900 GRE": 16, "RX 7800 XT": 16, "RX 7700 XT": 12, "RX 7600 XT": 16, "RX 7600": 8, "RX 6950 XT": 16,
+    "RX 6900 XT": 16, "RX 6800 XT": 16, "RX 6800": 16, "RX 6700 XT": 12, "RX 6600 XT": 8, "RX 6600": 8,
+}  # fmt: skip
+"""GB by name; MI250 and MI250X are two devices of 64 GB each."""
+
+INTEL = {
+    "Arc B580": 12, "Arc B570": 10, "Arc A770": 16, "Arc A750": 8, "Arc A580": 8, "Arc A380": 6, "Arc Pro B60": 24,
+    "Arc Pro B50": 16, "Max 1550": 128, "Max 1100": 48, "Flex 170": 16, "Gaudi 2": 96, "Gaudi 3": 128,
+}  # fmt: skip
+
+APPLE = re.compile(r"(?:apple\s*)?(m[1-9])\s*(pro|max|ultra)?(?:[\s,()-]*(\d+)\s*gi?b?\)?)?", re.IGNORECASE)
+
+SMALL_MAC = 32
+"""Up to this many GB, 2/3 of a Mac's memory is available to programs."""
+
+OTHER_BRANDS = re.compile(r"amd|radeon|instinct|rx|intel|arc|datacentergpu|gpu|graphics")
+
+
+class NotModelledWarning(UserWarning):
+    """Warns that a result is for a device whose memory size is known but whose kernels are not modelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDevice:
+    """A device: its name, its memory in GB, and the bytes available to a program."""
+
+    name: str
+    maker: str
+    gb: int
+    usable_bytes: int
+
+    @property
+    def words(self) -> str:
+        """A sentence on the device: known memory size, kernels not modelled."""
+        return f"{self.maker} {self.name}: its memory size is known ({self.gb} GB), but its kernels are not modelled"
+
+    def warn(self) -> None:
+        """Warn that an answer counts tensors only, at the line that called this package."""
+        warn(f"{self.words}; the answer counts tensors only", NotModelledWarning)
+
+
+def other_device(name: object) -> OtherDevice | None:
+    """Return the device of a name; None if unknown. Raises :class:`InputError` for a Mac whose name lacks its GB.
+
+    >>> other_device("M2 Max 32GB").usable_bytes // 1024**2, other_device("AMD Instinct MI300X").gb
+    (21845, 192)
+    """
+    if not isinstance(name, str):
+        return None
+    apple = APPLE.fullmatch(name.strip())
+    if apple is not None:
+        chip, kind, gb_text = apple.groups()
+        model = chip.upper() + (f" {kind.capitalize()}" if kind else "")
+        if gb_text is None:
+            cure = f"which comes in several sizes; add yours, as in '{model} 32GB'"
+            raise InputError(f"memory is {describe(name)}, {cure}")
+        gb = int(gb_text)
+        share = Fraction(2, 3) if gb <= SMALL_MAC else Fraction(3, 4)
+        return OtherDevice(f"{model} {gb_text}GB", "Apple", gb, int(gb * GIB * share))
+    wanted = _compact(name, OTHER_BRANDS)
+    for maker, devices in (("AMD", AMD), ("Intel", INTEL)):
+        for known, gb in devices.items():
+            compact = _compact(known, OTHER_BRANDS)
+            if wanted in (compact, f"{compact}{gb}gb"):
+                return OtherDevice(known, maker, gb, gb * GIB)
+    return None

@@ -230,8 +230,6 @@ def exchanged(counts: Tensor, ranks: int, rank: int) -> Tensor:
     return own.repeat(ranks, *[1] * (counts.dim() - 1))
 
 
-SOURCE = "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
-
 _COPIED: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (lambda out, outputs, *_: outputs, (
         *("c10d::_allgather_base_", "c10d::allgather_", "c10d::allgather_into_tensor_coalesced_"),
@@ -285,8 +283,8 @@ def _is_average(operator: Any) -> bool | None:
 
 
 for _copied, _names in _COPIED:
-    scratch("cpu", *_names, source=SOURCE)(_rule(_copied))
-scratch("cpu", *_UNMODELLED, source=f"{SOURCE}: not measured")(lambda *_, **__: UNKNOWN)
+    scratch("cpu", *_names)(_rule(_copied))
+scratch("cpu", *_UNMODELLED)(lambda *_, **__: UNKNOWN)
 
 AGREED = "every rank is assumed to send the same values"
 

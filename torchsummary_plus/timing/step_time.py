@@ -31,8 +31,7 @@ from ..data.memory_records import (
 )
 from ..data.units import describe, rate_text
 from ..memory.attribution import inclusive
-from ..memory.gpus import GPU, Peaks, find_gpu
-from ..memory.other_devices import other_device
+from ..memory.gpus import GPU, Peaks, find_gpu, other_device
 
 FUSIBLE = ("elementwise", "norm", "copy")
 """Kinds that torch's compiler fuses."""

@@ -28,7 +28,7 @@ from ..live.isolation import drawn
 from ..ops.dtypes import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
-from ..ops.shapes.pointwise import writes_alike
+from ..ops.shapes.tensors import writes_alike
 from .assumed_routing import Routers
 
 REMEMBERED = 50_000

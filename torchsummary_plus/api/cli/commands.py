@@ -228,8 +228,7 @@ def saved(save: Callable[[str], Path], path: str | None) -> list[str]:
 
 def list_of_gpus(arguments: argparse.Namespace) -> Answer:
     """Return a line per GPU: its name, memory, what a program can use of it, and its architecture."""
-    from ...memory.gpus import GPUS
-    from ...memory.other_devices import AMD, INTEL
+    from ...memory.gpus import AMD, GPUS, INTEL
 
     lines = [
         f"{gpu.name:<22} {gpu.datasheet_gb:>4} GB  {gpu.usable_bytes / GIB:>6.2f} GiB usable  {gpu.architecture}"
@@ -272,8 +271,7 @@ def memory_options(arguments: argparse.Namespace) -> package.StepOptions | None:
     step = step_options(arguments)
     if arguments.gpu is None or step is None:
         return step
-    from ...memory.gpus import named_gpu
-    from ...memory.other_devices import other_device
+    from ...memory.gpus import named_gpu, other_device
 
     gpu_model = named_gpu(arguments.gpu)
     default = "cuda" if other_device(arguments.gpu) is None else "cpu"

@@ -27,7 +27,7 @@ Formula = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A formula, its source, and the largest relative error observed when it was measured.
+    """A formula, and the largest relative error observed when it was measured.
 
     A formula whose first parameter is called ``chip`` receives the GPU's before the result, and cuDNN if the second is
     called ``cudnn``. ``since`` is the first torch release that the rule holds for; on older ones the operator is named
@@ -35,10 +35,8 @@ class Rule:
     """
 
     formula: Formula
-    source: str
-    band: float
+    band: float = 0.0
     since: str = ""
-
     takes: tuple[str, ...] = ()
     """Which of "chip" and "cudnn" the formula receives before the result."""
 
@@ -194,7 +192,7 @@ def register_scratch(
             nbytes = formula(*call, **named)
             return UNKNOWN if nbytes is None else (Alloc(max(0, nbytes)),)
 
-        rule = Rule(timeline, source, band, since=OLDEST)
+        rule = Rule(timeline, band, since=OLDEST)
         SCRATCH.update(dict.fromkeys([(device, name) for name in names], rule))
 
         def forget() -> None:
@@ -220,9 +218,9 @@ def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:
 
 
 def _register(
-    table: dict[tuple[str, str], Rule], backend: str, *operators: str, source: str, band: float = 0.0, **traits: Any
+    table: dict[tuple[str, str], Rule], backend: str, *operators: str, band: float = 0.0, since: str = ""
 ) -> Register:
-    """Register a rule for operators on one backend; ``traits`` are the other fields of :class:`Rule`."""
+    """Register a rule for operators on one backend."""
 
     def register(formula: Formula) -> Formula:
         names: tuple[str, ...] = getattr(getattr(formula, "__code__", None), "co_varnames", ())
@@ -230,7 +228,7 @@ def _register(
         for operator in operators:
             if (backend, operator) in table:
                 raise ValueError(f"{operator} on {backend} already has a rule")
-            table[backend, operator] = Rule(formula, source, band, takes=takes, **traits)
+            table[backend, operator] = Rule(formula, band, since, takes)
         return formula
 
     return register

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from . import data_movement, layers  # noqa: F401 - they register
-from .pointwise import elementwise, is_elementwise
+from . import layers  # noqa: F401 - they register
 from .registry import RULES, Answer, Unsure, results_of_two
+from .tensors import elementwise, is_elementwise
 
 
 def ruled(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Answer | None:

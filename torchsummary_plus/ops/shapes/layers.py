@@ -18,7 +18,6 @@ from ...live.versions import since
 from .. import backends
 from ..dtypes import HALVES
 from ..strides import contiguous
-from .pointwise import layout
 from .registry import (
     FLOATS,
     INDICES,
@@ -37,6 +36,7 @@ from .registry import (
     rule,
     sure,
 )
+from .tensors import layout
 
 # Products
 

@@ -25,7 +25,7 @@ from ...ops.backends import stands_for_cudnns
 from ...ops.dtypes import HALVES
 from ...ops.scratch.allocations import suggested
 from ...ops.scratch.cuda.attention import Attention, attention_kernel
-from ...ops.scratch.cuda.recurrent import SAVED, recurrence
+from ...ops.scratch.cuda.recurrent import SAVED, Recurrence
 from ...ops.scratch.cuda.reductions import LAST_OFFSET
 
 aten: Any = torch.ops.aten
@@ -256,7 +256,7 @@ class CudnnRNN(torch.autograd.Function):
         ctx.save_for_backward(x, hx, cx, output, reserve, flat, *weights)
         ctx.set_materialize_grads(False)
         mode, hidden, projected, layers, _, dropout, _, bidirectional, sizes = settings
-        run = recurrence(x, mode, hidden, projected, layers, dropout, bidirectional, sizes)
+        run = Recurrence(x, mode, hidden, projected, layers, dropout, bidirectional, sizes)
         ctx.nbytes = run.workspace_bytes(train=True)
         return output, hy, cy
 

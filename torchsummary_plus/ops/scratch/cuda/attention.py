@@ -1,7 +1,10 @@
 """CUDA: which kernel torch chooses for ``scaled_dot_product_attention``, and the scratch memory of each.
 
-Source of the choice: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, ``select_sdp_backend`` and its three
-``can_use_*`` checks, and sdp_utils_cpp.h; differences between releases are marked by ``since``.
+Sources, in aten/src/ATen/native/transformers/cuda: of the choice sdp_utils.cpp, ``select_sdp_backend`` and its three
+``can_use_*`` checks, and sdp_utils_cpp.h; of the memory flash_attn/flash_api.cpp, ``mha_fwd``,
+``num_splits_heuristic`` and ``mha_bwd``; attention.cu; attention_backward.cu, mem_eff_attention/kernel_backward.h,
+``workspace_size``, and kernels/cutlassB.h for the order of the kernels. cuDNN asks its graph for the workspace, which
+is assumed to be that of flash attention. Differences between releases are marked by ``since``.
 """
 
 from __future__ import annotations
@@ -20,18 +23,10 @@ from ...dtypes import HALVES
 from ..allocations import buffers, results
 from ..registry import GUESS, UNKNOWN, Alloc, AtMost, Free, Result, Timeline, reserve, scratch
 
-FLASH = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu"
-SPLITTING = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_fwd, num_splits_heuristic"
-FORWARD = "aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward"
 MOST_BATCHES = (1 << 16) - 1
 """Largest batch of a launch; larger ones are split."""
 WIDEST_IN_REGISTERS = 128
 """Widest value row accumulated in registers; wider ones accumulate in memory."""
-EFFICIENT = (
-    "aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward;"
-    " mem_eff_attention/kernel_backward.h, workspace_size; kernels/cutlassB.h for the order of the kernels"
-)
-CUDNN = "aten/src/ATen/native/cudnn/MHA.cpp asks the graph for its workspace; assumed to be that of flash attention"
 STATE = 256
 """Workspace bytes of a graph that do not depend on the shapes."""
 LITTLE_SHARED_MEMORY = frozenset({(8, 6), (8, 9), (12, 0), (12, 1)})
@@ -48,7 +43,7 @@ def _is_turned(tensor: Any) -> bool:
     return True
 
 
-@scratch("cuda", "aten::_scaled_dot_product_flash_attention", source=SPLITTING)
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention")
 def flash(chip: Chip, out: Any, query: Any, key: Any, value: Any, dropout: float = 0.0, *_: Any, **__: Any) -> Timeline:
     """With dropout a second copy of the random state; without, a short batch has a share of the output per split.
 
@@ -78,7 +73,7 @@ def _rounded(width: int) -> int:
     return round_up(width, 32 if width <= 128 else 64)
 
 
-@scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward", source=FLASH)
+@scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward")
 def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Timeline:
     """One number per row, the queries' gradient in fp32, and with grouped heads each head's share of key and value.
 
@@ -97,19 +92,19 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
 
 
 # Without a backward, one sum per row is not kept.
-reserve("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN)(
+reserve("cuda", "aten::_scaled_dot_product_cudnn_attention")(
     lambda out, query, key, value, mask, keeps, *_, **__: (None, None if keeps else 0)
 )
 
 
-@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", source=CUDNN, band=GUESS)
+@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", band=GUESS)
 def cudnn(out: Any, *_: Any, **__: Any) -> Timeline:
     """Seed and offset are allocated first."""
     output, logsumexp, *state = results(out)
     return *state, output, logsumexp, Alloc(STATE, GUESS)
 
 
-@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", source=CUDNN, band=GUESS)
+@scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", band=GUESS)
 def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any) -> Timeline:
     """The queries' gradient in fp32 and one number per row; grouped heads as in flash attention."""
     batch, heads, rows, width = query.shape
@@ -118,7 +113,7 @@ def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any
     return (Alloc(gradient + (0 if key.shape[1] == heads else grouped) + STATE, GUESS),)
 
 
-@reserve("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD)
+@reserve("cuda", "aten::_scaled_dot_product_efficient_attention")
 def efficient_results(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
 ) -> tuple[int | None, ...]:
@@ -130,7 +125,7 @@ def _seeds_on_gpu(dropout: float) -> bool:
     return since("2.14") and not dropout
 
 
-@scratch("cuda", "aten::_scaled_dot_product_efficient_attention", source=FORWARD)
+@scratch("cuda", "aten::_scaled_dot_product_efficient_attention")
 def efficient(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
 ) -> Timeline:
@@ -142,7 +137,7 @@ def efficient(
     return *map(Result, (2, 3, 0, 1)), *buffers(accumulated)
 
 
-@scratch("cuda", "aten::_scaled_dot_product_efficient_attention_backward", source=EFFICIENT)
+@scratch("cuda", "aten::_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(
     chip: Chip, out: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, output: Any,
     logsumexp: Any, seed: Any, offset: Any, dropout: float = 0.0, *_: Any, **__: Any,

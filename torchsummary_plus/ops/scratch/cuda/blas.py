@@ -23,8 +23,6 @@ from ....live.versions import since
 from ...shapes.registry import is_dense
 from ..registry import UNKNOWN, Alloc, AtMost, Handle, Result, Timeline, scratch
 
-HANDLES = "aten/src/ATen/cuda/CublasHandlePool.cpp"
-SOURCE = "aten/src/ATen/native/cuda/cuBlasCommonArgs.h and Blas.cpp"
 PRODUCTS = frozenset(
     f"aten::{name}"
     for name in (
@@ -93,21 +91,17 @@ ONE_WORKSPACE_SINCE = "2.13"
 """The first release on which cublasLt shares cuBLAS's workspace, or takes its own alone; measured on 2.11 and 2.13."""
 
 
-scratch("cuda", "aten::dot", "aten::vdot", "aten::linear", source=HANDLES)(
-    lambda chip, out, *operands, **_: cublas(chip, *operands)
-)
+scratch("cuda", "aten::dot", "aten::vdot", "aten::linear")(lambda chip, out, *operands, **_: cublas(chip, *operands))
 
 
-@scratch(
-    "cuda", "aten::addbmm", "aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd", source=HANDLES
-)
+@scratch("cuda", "aten::addbmm", "aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
 def several(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline | AtMost:
     """The workspace, beside some of what the operator allocates for several products."""
     timeline = cublas(chip, *operands[:3])
     return timeline if are_workspaces_kept() or not timeline else AtMost(timeline[0].nbytes)
 
 
-@scratch("cuda", "aten::mm", "aten::mm.dtype", "aten::addmm.dtype", source=SOURCE)
+@scratch("cuda", "aten::mm", "aten::mm.dtype", "aten::addmm.dtype")
 def product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline | AtMost:
     """Copies of unreadable factors of a matrix product, the last two matrices, which an addend may precede."""
     a, b = _tensors(operands)[-2:]
@@ -116,7 +110,7 @@ def product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline | AtMost
     return *_copies(a, b, is_readable=_is_multiplied_in_place), *cublas(chip, *operands)
 
 
-@scratch("cuda", "aten::addmm", "aten::_addmm_activation", source=SOURCE)
+@scratch("cuda", "aten::addmm", "aten::_addmm_activation")
 def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: Any = 1, **_: Any) -> Timeline | AtMost:
     """A bias for each column is added by cublasLt, with a workspace of its own before torch 2.13 and from 2.15 on.
 
@@ -135,7 +129,7 @@ def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: 
     return *copies, *(() if since(ONE_WORKSPACE_SINCE) else own), by_lt
 
 
-@scratch("cuda", "aten::bmm", "aten::bmm.dtype", "aten::baddbmm", "aten::baddbmm.dtype", source=SOURCE)
+@scratch("cuda", "aten::bmm", "aten::bmm.dtype", "aten::baddbmm", "aten::baddbmm.dtype")
 def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline:
     """Copies of unreadable factors of a batched product, which Triton's outer products read in place."""
     *added, a, b = _tensors(operands)
@@ -144,7 +138,7 @@ def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline:
     return *_copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out)), *cublas(chip, *operands)
 
 
-@scratch("cuda", "aten::mv", "aten::addmv", source="aten/src/ATen/native/Blas.cpp, mv and addmv_out")
+@scratch("cuda", "aten::mv", "aten::addmv")
 def by_vector(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline:
     """Copies of an expanded vector, and of a matrix whose rows and columns are both apart."""
     matrix, vector = _tensors(operands)[-2:]
@@ -194,7 +188,6 @@ def _is_batch_multiplied_in_place(out: Any, matrices: Any) -> bool:
     return not (matrices.is_conj() and (has_columns if is_by_columns else has_rows))
 
 
-GROUPED = "aten/src/ATen/native/cuda/GroupedBlas.cpp, GroupMM.cu; GroupedMMUtils.h"
 HOPPER, BLACKWELL = (9, 0), (10, 0)
 """The GPUs whose groups one kernel multiplies: measured, and assumed to need at most a few times as much."""
 POINTER, STRIDES, SIZES = 8, 3 * 8, 3 * 4
@@ -203,7 +196,7 @@ MAPS = 4 * 128
 """Bytes per multiprocessor of CUTLASS's descriptors of both factors, the addend and the result."""
 
 
-@scratch("cuda", "aten::_grouped_mm", source=GROUPED)
+@scratch("cuda", "aten::_grouped_mm")
 def grouped(chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **__: Any) -> Timeline | AtMost:
     """In one kernel, its arguments for each group, then descriptors for each multiprocessor; else by cuBLAS in turn.
 

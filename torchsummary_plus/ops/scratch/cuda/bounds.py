@@ -14,12 +14,10 @@ import torch
 
 from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
-from ..allocations import INT64
+from ..allocations import INT64, results
 from ..registry import DOUBT, OLDEST, AtMost, Handle, Register, Timeline, reserve, scratch
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
-SOURCE = "aten/src/ATen/native/cuda: the largest temporary tensors, and CUB's storage for sorts and scans"
-UNIQUE = "aten/src/ATen/native/cuda/UniqueCub.cu, Unique.cu"
 SORT = 8 * MIB
 """The most that CUB's sort of short keys needs besides copies: counters for each thread of the largest GPUs."""
 SCALED = 32 * MIB
@@ -94,7 +92,7 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("_native_batch_norm_legit", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_no_training"),
     ),
     Bound(1): (
-        *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static"),
+        *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static", "unfold_backward"),
         *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward", "huber_loss"),
         *("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
         *("histc", "index_reduce", "index_reduce_"),
@@ -107,11 +105,31 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
 
 def _bounds(*names: str) -> Register:
     """Register a bound, which holds for any release of torch."""
-    return scratch("cuda", *(f"aten::{name}" for name in names), source=SOURCE, since=OLDEST)
+    return scratch("cuda", *(f"aten::{name}" for name in names), since=OLDEST)
 
 
 for _bound, _names in BOUNDS.items():
     _bounds(*_names)(_bound)
+
+
+@_bounds(
+    *("avg_pool3d", "max_pool3d_with_indices", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+    *("avg_pool3d_backward", "max_pool3d_with_indices_backward", "_adaptive_avg_pool3d_backward"),
+    *("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", "fractional_max_pool2d_backward"),
+    *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
+    *("reflection_pad1d_backward", "reflection_pad2d_backward"),
+    *("upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest3d", "_upsample_nearest_exact3d"),
+    *("upsample_nearest1d_backward", "_upsample_nearest_exact1d_backward", "upsample_linear1d_backward"),
+    *("upsample_nearest3d_backward", "_upsample_nearest_exact3d_backward", "upsample_trilinear3d_backward"),
+    *("upsample_bicubic2d_backward", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    *("_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
+    *("median.dim", "nanmedian.dim", "kthvalue"),
+)
+def in_rows(out: Any, *args: Any, **_: Any) -> Timeline | AtMost:
+    """Nothing for row-major tensors; others are copied, and results that are not row-major computed apart."""
+    operands = list(all_tensors((out, args)))
+    is_plain = all(tensor.is_contiguous() for tensor in operands)
+    return results(out) if is_plain else AtMost(sum(tensor.nbytes for tensor in operands), results(out))
 
 
 @_bounds("_linalg_eigh")
@@ -142,14 +160,14 @@ def mvlgamma(out: Any, x: Any, p: int) -> AtMost:
     return AtMost(p * (out.nbytes + out.element_size()) + MIB)
 
 
-@reserve("cuda", "aten::linalg_lstsq", source="aten/src/ATen/native/BatchLinearAlgebra.cpp")
+@reserve("cuda", "aten::linalg_lstsq")
 def least_squares_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
     """The solution is a part of a copy of the right-hand sides, as many rows as the matrices' larger side."""
     rows, columns = x.shape[-2:]
     return (out[0].nbytes // columns * max(rows, columns) if columns else None, *(None,) * (len(out) - 1))
 
 
-@reserve("cuda", "aten::_unique2", "aten::_unique", source=UNIQUE)
+@reserve("cuda", "aten::_unique2", "aten::_unique")
 def unique_storage(
     out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
 ) -> tuple[int, int, int]:
@@ -158,7 +176,7 @@ def unique_storage(
     return (2, places * inverse, 2 * INT64) if x.dtype is torch.bool else (x.nbytes, places * inverse, places * counts)
 
 
-@reserve("cuda", "aten::unique_consecutive", source=UNIQUE)
+@reserve("cuda", "aten::unique_consecutive")
 def consecutive_storage(
     out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: int | None = None
 ) -> tuple[int | None, ...]:
@@ -166,7 +184,7 @@ def consecutive_storage(
     return unique_storage(out, x, True, inverse, counts) if dim is None else (None, None, None)
 
 
-@reserve("cuda", "aten::unique_dim", source=UNIQUE)
+@reserve("cuda", "aten::unique_dim")
 def unique_rows(
     out: Any, x: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False
 ) -> tuple[int | None, ...]:

@@ -31,7 +31,6 @@ from .cudnn.queries import Cudnn, requested
 from .cudnn.table import guess, trials_bytes
 from .reductions import sum_course
 
-SOURCE = "aten/src/ATen/native/Convolution.cpp, cudnn/ConvShared.cpp, cudnn/Conv_v8.cpp; cuDNN's own answers"
 ROWS = torch.contiguous_format
 MANY = 2**31
 """Elements from which 32-bit indices overflow."""
@@ -116,7 +115,7 @@ def operands(x: Any, weight: Any) -> tuple[tuple[Alloc, ...], Tensor, Tensor]:
     return line, read, as_image(weight)
 
 
-@scratch("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
+@scratch("cuda", "aten::convolution", "aten::_convolution")
 def convolution(
     chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, *settings: Any
 ) -> Timeline | AtMost:
@@ -142,7 +141,7 @@ def convolution(
     return steps.timeline()
 
 
-@scratch("cuda", "aten::convolution_backward", source=SOURCE)
+@scratch("cuda", "aten::convolution_backward")
 def convolution_backward(
     chip: Chip, cudnn: Cudnn, out: Any, grad: Any, x: Any, weight: Any, biases: Any, *settings: Any
 ) -> Timeline | AtMost:
@@ -169,7 +168,7 @@ def convolution_backward(
     return steps.timeline()
 
 
-@reserve("cuda", "aten::convolution", "aten::_convolution", source=SOURCE)
+@reserve("cuda", "aten::convolution", "aten::_convolution")
 def unfolded_storage(chip: Chip, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> tuple[int | None, ...]:
     """Return the bytes of the storage of a transposed volume: ``slow_conv_transpose3d`` resizes its input's shape."""
     conv = described(x, *settings)

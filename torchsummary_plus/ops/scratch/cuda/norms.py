@@ -1,9 +1,10 @@
 """CUDA: scratch memory of normalisation and softmax, and the order in which their results are allocated.
 
-Batch norm without cuDNN: aten/src/ATen/native/cuda/Normalization.cuh, ``flexible_launch_configs``,
-``batch_norm_stats_channels_last_cuda_template`` and ``batch_norm_backward_reduce_cuda_channels_last_template``;
-Normalization.cu, ``batch_norm_backward_cuda``. Where several rows of thread blocks share a channel they add up in a
-buffer, with a semaphore for each column of blocks.
+Sources: aten/src/ATen/native/cuda/layer_norm_kernel.cu, group_norm_kernel.cu and SoftMax.cu;
+../transformers/attention.cpp (``_safe_softmax``). Batch norm without cuDNN: Normalization.cuh,
+``flexible_launch_configs``, ``batch_norm_stats_channels_last_cuda_template`` and
+``batch_norm_backward_reduce_cuda_channels_last_template``; Normalization.cu, ``batch_norm_backward_cuda``. Where
+several rows of thread blocks share a channel they add up in a buffer, with a semaphore for each column of blocks.
 """
 
 from __future__ import annotations
@@ -22,10 +23,8 @@ from ..allocations import Allocations, buffers, copied, copies, joined, results,
 from ..registry import DOUBT, Alloc, AtMost, Free, Result, Timeline, scratch
 from .reductions import Reduction, extreme, staged, summing, timeline
 
-LAYER_NORM = "aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_backward_cuda"
 
-
-@scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm", source=LAYER_NORM)
+@scratch("cuda", "aten::native_layer_norm", "aten::_fused_rms_norm")
 def layer_norm(out: Any, x: Any, *_: Any, **__: Any) -> Timeline:
     """A contiguous copy of the input; the output comes before the statistics."""
     return *copies(x), *results(out)
@@ -37,7 +36,7 @@ TILE, MOST_BLOCKS = 32, 32 << 10
 """Rows and columns of a part, at least, and most parts."""
 
 
-@scratch("cuda", "aten::native_layer_norm_backward", source=LAYER_NORM)
+@scratch("cuda", "aten::native_layer_norm_backward")
 def layer_norm_backward(
     chip: Chip, out: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *_: Any, gradients: int = 2
 ) -> Timeline:
@@ -60,12 +59,9 @@ def layer_norm_backward(
 
 
 # With the weight's gradient only.
-scratch("cuda", "aten::_fused_rms_norm_backward", source=LAYER_NORM)(
+scratch("cuda", "aten::_fused_rms_norm_backward")(
     lambda chip, out, grad, x, shape, *rest: layer_norm_backward(chip, out, grad, x, shape, None, *rest, gradients=1)
 )
-
-
-GROUP_NORM = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
 
 
 STATISTICS_TWICE_SINCE = "2.13"
@@ -87,7 +83,7 @@ def _is_read_by_channel(x: Any, places: int) -> bool:
     return since(CHANNELS_LAST_SINCE) and (is_channels_last(x) or is_row)
 
 
-@scratch("cuda", "aten::native_group_norm", source=GROUP_NORM)
+@scratch("cuda", "aten::native_group_norm")
 def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, groups: int, *_: Any) -> Timeline:
     """A factor and a summand for each channel of each sample; in rows, only with weights and several places.
 
@@ -106,7 +102,7 @@ def group_norm(out: Any, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: in
     return *start, *statistics, *factors
 
 
-@scratch("cuda", "aten::native_group_norm_backward", source=GROUP_NORM)
+@scratch("cuda", "aten::native_group_norm_backward")
 def group_norm_backward(
     out: Any, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, hxw: int, groups: int, *_: Any
 ) -> Timeline:
@@ -125,22 +121,18 @@ def group_norm_backward(
     return *start, per_group, per_group, *((per_channel,) if is_scaled else ())
 
 
-BATCH_NORM = "aten/src/ATen/native/cuda/Normalization.cuh"
-
 THREADS, WIDEST, EACH, MOST_ROWS, FEWEST_ROWS = 512, 32, 16, 128, 8
 """Threads of a block, channels of a tile, elements of a thread, and how many rows of blocks share a channel."""
 
 
 # Four or two values for each channel and row of blocks.
-scratch("cuda", "aten::batch_norm_stats", source=BATCH_NORM)(
-    lambda out, x, eps: buffers(*_staging(x, 4 * out[0].element_size()))
-)
-scratch("cuda", "aten::batch_norm_backward_reduce", source=BATCH_NORM)(
+scratch("cuda", "aten::batch_norm_stats")(lambda out, x, eps: buffers(*_staging(x, 4 * out[0].element_size())))
+scratch("cuda", "aten::batch_norm_backward_reduce")(
     lambda out, grad, x, mean, *_: buffers(*_staging(x, 2 * mean.element_size()))
 )
 
 
-@scratch("cuda", "aten::native_batch_norm", source=BATCH_NORM)
+@scratch("cuda", "aten::native_batch_norm")
 def native_batch_norm(
     chip: Chip, out: Any, x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any
 ) -> Timeline | AtMost:
@@ -161,7 +153,7 @@ def native_batch_norm(
     return AtMost(DOUBT * x.nbytes, steps.timeline()) if training else steps.timeline()
 
 
-@scratch("cuda", "aten::native_batch_norm_backward", source=BATCH_NORM)
+@scratch("cuda", "aten::native_batch_norm_backward")
 def native_batch_norm_backward(
     out: Any, grad: Tensor, x: Tensor, weight: Any, mean: Any, var: Any, mu: Any, rstd: Any, training: bool, *_: Any
 ) -> Timeline:
@@ -206,7 +198,7 @@ def _staging(x: Tensor, size: int) -> tuple[int, ...]:
     return () if rows < FEWEST_ROWS else (size * channels * rows, 4 * ceil_div(channels, wide))
 
 
-@scratch("cuda", "aten::_safe_softmax", source="aten/src/ATen/native/transformers/attention.cpp, _safe_softmax")
+@scratch("cuda", "aten::_safe_softmax")
 def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> Timeline:
     """A copy for the softmax; masks of -inf elements and of rows of nothing else, and the value that replaces those."""
     if not x.numel():
@@ -219,7 +211,7 @@ def safe_softmax(chip: Chip, out: Any, x: Any, dim: int, dtype: Any = None) -> T
     return joined(softmax, masks, stages, (Alloc(out.element_size()),))
 
 
-@scratch("cuda", "aten::_softmax_backward_data", source="aten/src/ATen/native/cuda/SoftMax.cu")
+@scratch("cuda", "aten::_softmax_backward_data")
 def softmax_backward(out: Any, grad: Any, *_: Any) -> Timeline:
     """The product of gradient and output, in the gradient's layout, and a contiguous copy of it."""
     product = Alloc(grad.nbytes)

@@ -6,7 +6,6 @@ the byte for widths that are multiples of 8, and otherwise less the alignment of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ....data.capability import Chip
@@ -14,10 +13,6 @@ from ....data.units import MIB, round_up
 from ..allocations import copies
 from ..registry import GUESS, Alloc, Handle, Result, Timeline, reserve, scratch
 
-CUDNN_RNN = (
-    "cudnnGetRNNTempSpaceSizes of cuDNN 9.20; as printed in pytorch/pytorch#2895, 4 layers of 320 at 25,000 steps"
-    " reserve 736,000,000 bytes for LSTM and 864,000,000 for GRU"
-)
 SAVED = {"rnn_relu": 1, "rnn_tanh": 1, "lstm": 5, "gru": 6}
 """Numbers kept per hidden unit and step: an LSTM's gates and cell, a GRU's gates and their parts."""
 GATES = (1, 1, 4, 3)
@@ -34,30 +29,25 @@ BACKWARD_STEPS = ((1, 32), (8, 16), (16, 8), (96, 4))
 FEWEST_STEPS = 8
 
 
-@dataclass(frozen=True, slots=True)
 class Recurrence:
-    """Stacked recurrent layers and the sequences they read; ``mode`` is cuDNN's number of the cell."""
+    """Stacked recurrent layers and what they read: ``x`` is time first, or packed by ``sizes``.
 
-    mode: int
-    sequences: int
-    total: int
-    """Steps of all sequences together."""
-    width: int
-    hidden: int
-    projected: int
-    """The width of an LSTM's projection; 0 without one."""
-    layers: int
-    directions: int
-    dropout: float
-    item: int
-    """Bytes of a number."""
-    packed: bool = False
-    """Whether the sequences are packed; cuDNN packs others itself, with their states, into copies."""
+    ``mode`` is cuDNN's number of the cell. cuDNN packs sequences itself, with their states, into copies.
+    """
 
-    @property
-    def output_width(self) -> int:
+    def __init__(
+        self, x: Any, mode: int, hidden: int, projected: int, layers: int, dropout: float, bidirectional: bool,
+        sizes: Any,
+    ) -> None:  # fmt: skip
+        self.mode, self.hidden, self.projected, self.layers, self.dropout = mode, hidden, projected, layers, dropout
+        self.packed, self.directions = bool(sizes), 2 if bidirectional else 1
+        self.width: int = x.shape[-1]
+        self.item: int = x.element_size()
+        self.sequences: int = int(sizes[0]) if sizes else x.shape[1]
+        self.total: int = x.numel() // self.width if self.width else 0
+        """Steps of all sequences together."""
+        self.output_width = projected or hidden
         """The width that one direction of a layer returns."""
-        return self.projected or self.hidden
 
     @property
     def reserve_bytes(self) -> int:
@@ -112,39 +102,26 @@ class Recurrence:
         return self.total * (widest + extra) + together * hidden + self.sequences * self.layers * states
 
 
-def recurrence(
-    x: Any, mode: int, hidden: int, proj: int, layers: int, dropout: float, bidirectional: bool, sizes: Any
-) -> Recurrence:
-    """Return the layers that ``aten::_cudnn_rnn`` runs: ``x`` is time first, or packed by ``sizes``."""
-    sequences = int(sizes[0]) if sizes else x.shape[1]
-    total = x.numel() // x.shape[-1] if x.shape[-1] else 0
-    directions = 2 if bidirectional else 1
-    return Recurrence(
-        mode, sequences, total, x.shape[-1], hidden, proj, layers, directions, dropout, x.element_size(), bool(sizes)
-    )
-
-
 def _run(
     x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int, proj: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, sizes: Any = (), *_: Any,
 ) -> tuple[Recurrence, bool]:  # fmt: skip
     """Return the layers of a call of ``aten::_cudnn_rnn``, and whether they train; dropout is of training alone."""
-    return recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes), train
+    return Recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes), train
 
 
-@reserve("cuda", "aten::_cudnn_rnn", source=CUDNN_RNN, band=0.1)
+@reserve("cuda", "aten::_cudnn_rnn", band=0.1)
 def cudnn_rnn(out: Any, *call: Any) -> tuple[int | None, ...]:
     """cuDNN's reserve for the backward."""
     run, trains = _run(*call)
     return None, None, None, run.reserve_bytes if trains else 0, None
 
 
-STATES = "aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_init_dropout_state; cudnnDropoutGetStatesSize as an H100 answered"
 STATES_PER_THREAD = 24
-"""Bytes of dropout's random states for each thread that a GPU holds."""
+"""Bytes of dropout's random states for each thread that a GPU holds: ``cudnnDropoutGetStatesSize`` on an H100."""
 
 
-@scratch("cuda", "aten::_cudnn_rnn", source=f"{CUDNN_RNN}; {STATES}", band=GUESS)
+@scratch("cuda", "aten::_cudnn_rnn", band=GUESS)
 def cudnn_rnn_scratch(chip: Chip, out: Any, x: Any, *call: Any) -> Timeline:
     """A copy of a non-contiguous input, the workspace, and the random states of dropout, which torch keeps."""
     run, trains = _run(x, *call)

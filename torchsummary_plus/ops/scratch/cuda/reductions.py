@@ -2,7 +2,7 @@
 
 ``TensorIterator`` orders and merges a reduction's axes before it chooses a kernel. Source:
 aten/src/ATen/TensorIterator.cpp, ``reorder_dimensions``, ``coalesce_dimensions``, ``can_use_32bit_indexing``,
-``get_dim_to_split`` and ``SplitUntil32Bit``; aten/src/ATen/native/ReduceOpsUtils.h, ``review_reduce_result``;
+``get_dim_to_split`` and ``SplitUntil32Bit``; aten/src/ATen/native/ReduceOpsUtils.h, ``review_reduce_result``; Loss.cpp;
 aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` and ``gpu_reduce_kernel``; each reduction's
 accumulator type and vectorised loads: Reduce{SumProd,Moment,Norm,MinValues,MaxValues,AMinMax,ArgMax,ArgMin,
 Logic}Kernel.cu.
@@ -25,7 +25,6 @@ from ...strides import order_of_axes
 from ..allocations import Allocations, copies, joined, results
 from ..registry import Alloc, AtMost, Timeline, reserve, scratch
 
-SOURCE = "aten/src/ATen/native/cuda/Reduce.cuh"
 WARP = 32
 FEWEST, MOST = 16, 256
 """Values reduced per thread, at least and at most, where blocks share outputs."""
@@ -133,7 +132,7 @@ def _register(
 ) -> None:
     """Register reductions whose axes are at one position among the arguments after the tensor."""
 
-    @scratch("cuda", *(f"aten::{name}" for name in operators), source=SOURCE)
+    @scratch("cuda", *(f"aten::{name}" for name in operators))
     def formula(chip: Chip, out: Any, tensor: Any, *args: Any, **kwargs: Any) -> Timeline:
         dim = kwargs.get("dim") if dim_at is None or len(args) <= dim_at else args[dim_at]
         result = (out[0] if isinstance(out, (tuple, list)) else out).dtype
@@ -157,7 +156,6 @@ _register(("max.dim", "min.dim"), _indexed, 0)
 @scratch(
     "cuda",
     *(f"aten::{name}.correction" for name in ("var", "std", "var_mean", "std_mean")),
-    source="aten/src/ATen/native/ReduceOps.cpp, std_var_out",
 )
 def variance(chip: Chip, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Timeline | AtMost:
     """As a sum; of complex numbers those of real and imaginary parts, one after the other, have only a bound."""
@@ -168,7 +166,7 @@ def variance(chip: Chip, out: Any, tensor: Any, dim: Any = None, **_: Any) -> Ti
     return timeline(chip, tensor, axes_of(dim), tensor.dtype, kind)
 
 
-@scratch("cuda", "aten::argmax", "aten::argmin", source=SOURCE)
+@scratch("cuda", "aten::argmax", "aten::argmin")
 def place_of_extreme(chip: Chip, out: Any, tensor: Any, dim: int | None = None, keepdim: bool = False) -> Timeline:
     """A copy in a row, if all elements are reduced and do not lie in one."""
     copied = () if dim is not None else copies(tensor)
@@ -177,7 +175,7 @@ def place_of_extreme(chip: Chip, out: Any, tensor: Any, dim: int | None = None, 
     return joined(results(out), copied, staging)
 
 
-@scratch("cuda", "aten::max", "aten::min", "aten::aminmax", source=SOURCE)
+@scratch("cuda", "aten::max", "aten::min", "aten::aminmax")
 def extremes(chip: Chip, out: Any, tensor: Any, *, dim: int | None = None, **_: Any) -> Timeline:
     """A contiguous copy, if all elements are reduced; ``aminmax`` accumulates both values."""
     kind = extreme(tensor.dtype)
@@ -190,7 +188,6 @@ def extremes(chip: Chip, out: Any, tensor: Any, *, dim: int | None = None, **_: 
 
 # Losses, most of which torch computes element by element and then averages or adds up
 
-LOSS = "aten/src/ATen/native/Loss.cpp and cuda/Loss.cu"
 MEAN = 1
 """``Reduction::Mean``; 0 is none, 2 sum."""
 
@@ -207,13 +204,13 @@ def _reduced(chip: Chip, out: Any, count: int) -> Timeline:
 
 
 # The result has room for all losses before it is resized to one element; its storage stays large.
-reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)(
+reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss")(
     lambda out, x, target, *_: (pairs(x, target) * out.element_size(),)
 )
-reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss", source=LOSS)(lambda out, x, *_: (x.nbytes,))
+reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss")(lambda out, x, *_: (x.nbytes,))
 
 
-@scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss", source=LOSS)
+@scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss")
 def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEAN, *_: Any) -> Timeline:
     """A loss per element besides the result's storage, then the mean's buffers."""
     if not reduction:
@@ -222,13 +219,13 @@ def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEA
     return joined((Alloc(count * out.element_size()),), _reduced(chip, out, count))
 
 
-@scratch("cuda", "aten::binary_cross_entropy", source=LOSS)
+@scratch("cuda", "aten::binary_cross_entropy")
 def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Timeline:
     """The losses are in the result's storage; the mean is copied there."""
     return joined((Alloc(out.element_size()),), _reduced(chip, out, x.numel())) if reduction else ()
 
 
-@scratch("cuda", "aten::binary_cross_entropy_with_logits", source=LOSS)
+@scratch("cuda", "aten::binary_cross_entropy_with_logits")
 def cross_entropy_with_logits(
     chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, pos_weight: Any = None,
     reduction: int = MEAN,
@@ -250,7 +247,7 @@ def cross_entropy_with_logits(
 
 
 # The buffer, which only the CPU's backward reads, is empty.
-reserve("cuda", "aten::log_sigmoid_forward", source="aten/src/ATen/native/cuda/Activation.cpp")(lambda *_: (None, 0))
+reserve("cuda", "aten::log_sigmoid_forward")(lambda *_: (None, 0))
 
 
 @dataclass(frozen=True, slots=True)

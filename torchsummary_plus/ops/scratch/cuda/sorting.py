@@ -5,7 +5,7 @@ search if slices are long or many, and TensorTopK.cpp. CUB: cub/device/dispatch/
 dispatch_scan.cuh, dispatch_select_if.cuh, dispatch_reduce.cuh and agent/single_pass_scan_operators.cuh. Every part of
 its storage is rounded up to 256 bytes; 255 more align the whole. The numbers of items per tile are those of the
 policies that CUB tunes by compute capability, read off torch's own requests. Nonzero.cu, Indexing.cu
-(``index_put_with_sort_kernel``), IndexKernel.cpp, MaskedScatter, Embedding.cu, EmbeddingBag.cu and
+(``index_put_with_sort_kernel``), IndexKernel.cpp (``masked_scatter__cuda``), Embedding.cu, EmbeddingBag.cu and
 EmbeddingBackwardKernel.cu; aten/src/ATen/native/IndexingUtils.h (``expandTensors``) and TensorAdvancedIndexing.cpp.
 """
 
@@ -22,16 +22,15 @@ from ....data.units import MIB, ceil_div, round_up
 from ...shapes.registry import is_dense
 from ..allocations import INT64, Allocations, buffers, copied, copies, flattened, joined, results
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
-from ..registry import DOUBT, Alloc, AtMost, Result, Timeline, reserve, scratch
+from ..registry import DOUBT, OLDEST, Alloc, AtMost, Result, Timeline, reserve, scratch
 
-SORT = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 SMALL = 4096
 """Longest row that is sorted in place."""
 LARGE, FEW = 1_000_000, 128
 """Rows from this length on are sorted one by one; fewer than 128 shorter ones are sorted as a whole."""
 
 
-@scratch("cuda", "aten::sort", "aten::sort.stable", source=SORT)
+@scratch("cuda", "aten::sort", "aten::sort.stable")
 def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Timeline:
     """The order of one row, or of all elements with CUB's storage; copies of what is not along the axis."""
     dim = kwargs.get("dim", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), -1))
@@ -72,7 +71,7 @@ COUNTER = 2
 """Bytes of a count of the elements with one value of a byte."""
 
 
-@scratch("cuda", "aten::topk", source="aten/src/ATen/native/cuda/TensorTopK.cu")
+@scratch("cuda", "aten::topk")
 def topk(
     chip: Chip, out: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
 ) -> Timeline | AtMost:
@@ -103,8 +102,6 @@ def search(chip: Chip, count: int, length: int, item: int) -> Timeline:
     return steps.timeline()
 
 
-NONZERO = "aten/src/ATen/native/cuda/Nonzero.cu"
-INDEXING = "aten/src/ATen/native/cuda/Indexing.cu"
 COUNT_BYTES = 4
 
 
@@ -131,12 +128,12 @@ def _expanded(chip: Chip, indices: Sequence[Any], rows: int) -> Timeline:
     return joined(*(positions(chip, m.numel(), copied(m), Alloc(INT64 * rows * m.dim())) for m in masks))
 
 
-scratch("cuda", "aten::nonzero", source=NONZERO)(
+scratch("cuda", "aten::nonzero")(
     lambda chip, out, x: positions(chip, x.numel(), copied(x), Result(0), has_axes=x.dim() > 0)
 )
 
 
-@scratch("cuda", "aten::masked_select", source=f"{NONZERO}; IndexKernel.cpp, by index()")
+@scratch("cuda", "aten::masked_select")
 def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Timeline:
     """The positions of the mask, broadcast to the input, then the result."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
@@ -146,7 +143,7 @@ def masked_select(chip: Chip, out: Any, x: Any, mask: Any) -> Timeline:
     return *positions(chip, count, copy, selected), Result(0)
 
 
-@scratch("cuda", "aten::index.Tensor", source=INDEXING)
+@scratch("cuda", "aten::index.Tensor")
 def index(chip: Chip, out: Any, x: Any, indices: Sequence[Any]) -> Timeline:
     """The positions of masks, then the result."""
     if not any(map(is_mask, indices)):
@@ -154,7 +151,7 @@ def index(chip: Chip, out: Any, x: Any, indices: Sequence[Any]) -> Timeline:
     return *_expanded(chip, indices, masked_rows(out, x, indices)), Result(0)
 
 
-@scratch("cuda", "aten::index_put", "aten::index_put_", source=INDEXING)
+@scratch("cuda", "aten::index_put", "aten::index_put_")
 def index_put(
     chip: Chip, out: Any, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Timeline | AtMost:
@@ -207,7 +204,7 @@ def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, coun
     return steps.timeline()
 
 
-@scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_", source="IndexKernel.cpp, masked_scatter__cuda")
+@scratch("cuda", "aten::masked_scatter", "aten::masked_scatter_")
 def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Timeline:
     """A running count of the mask's elements, and contiguous copies of mask and source."""
     count = out.numel()
@@ -223,14 +220,13 @@ def masked_scatter(out: Any, x: Any, mask: Any, source: Any) -> Timeline:
 
 # The selected gradients, assumed to be as many as the source's elements. With fewer, there are fewer positions, but
 # zeros beside the result: in half precision with three axes, 1/12 of them.
-scratch("cuda", "aten::masked_scatter_backward", source="aten/src/ATen/native/TensorAdvancedIndexing.cpp", band=0.95)(
+scratch("cuda", "aten::masked_scatter_backward", band=0.95)(
     lambda chip, out, grad, mask, sizes: masked_select(chip, out, grad, mask)
 )
 
 
 # Gradients of embeddings, which sort the indices; bags of them
 
-EMBEDDING = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
 SORTED_FROM = 3072
 """Most indices that are added without sorting them."""
 ROWS_PER_THREAD = 10
@@ -241,42 +237,40 @@ SMALL_TABLE = 4
 FP32 = 4
 
 
-@scratch("cuda", "aten::embedding", source="aten/src/ATen/native/Embedding.cpp")
+@scratch("cuda", "aten::embedding")
 def embedding(out: Any, weight: Any, indices: Any, *_: Any) -> Timeline:
     """The indices in a row, which are copied if they are expanded or transposed."""
     return *buffers(flattened(indices)), Result(0)
 
 
-@scratch("cuda", "aten::embedding_dense_backward", source=EMBEDDING)
-def embedding_backward(
-    chip: Chip, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, by_frequency: bool
-) -> Timeline | AtMost:
-    """Contiguous indices and gradient; more than 3,072 indices are sorted, with a bound if scaled by frequency."""
-    if by_frequency:
-        return _scaled(grad, indices)
-    if indices.numel() <= SORTED_FROM:
-        return *copies(indices, grad), Result(0)
-    is_common = indices.numel() > COMMON * num_weights and num_weights < SMALL_TABLE * chip.multiprocessors
-    adds = is_common and not torch.are_deterministic_algorithms_enabled()
-    return joined(copies(indices, grad), _summed_in_order(chip, grad, indices, num_weights, adds))
-
-
-def _scaled(grad: Any, indices: Any) -> AtMost:
-    """Return the bound of a gradient that is sparse, or scaled by how often each index occurs."""
+def rows_backward(out: Any, grad: Any, indices: Any, *_: Any) -> AtMost:
+    """A bound for the gradient of bags, and of rows that are scaled by how often they occur."""
     row = 2 * grad.shape[-1] * max(FP32, grad.element_size())
     return AtMost(indices.numel() * (DOUBT * INT64 + row) + grad.nbytes + MIB)
 
 
-def _summed_in_order(chip: Chip, grad: Any, indices: Any, num_weights: int, adds: bool = False) -> Timeline:
-    """Return the timeline of sorting indices and adding up rows of the same index in fp32, in parts of 10.
+scratch("cuda", "aten::_embedding_bag_backward", since=OLDEST)(rows_backward)
 
-    If the kernel ``adds`` the parts to the table atomically, it needs each part's row, and a table in fp32; otherwise,
-    it stores their sums.
+
+@scratch("cuda", "aten::embedding_dense_backward")
+def embedding_backward(
+    chip: Chip, out: Any, grad: Any, indices: Any, num_weights: int, padding_idx: int, by_frequency: bool
+) -> Timeline | AtMost:
+    """Contiguous indices and gradient; more than 3,072 indices are sorted, and rows of the same one added up in fp32.
+
+    They are added in parts of 10. If the kernel adds the parts to the table atomically, it needs each part's row, and a
+    table in fp32; otherwise, it stores their sums.
     """
     count, index, width = indices.numel(), indices.element_size(), int(grad.shape[-1])
+    if by_frequency:
+        return rows_backward(out, grad, indices)
+    if count <= SORTED_FROM:
+        return *copies(indices, grad), Result(0)
+    is_common = count > COMMON * num_weights and num_weights < SMALL_TABLE * chip.multiprocessors
     segments = min(count, num_weights)
     parts = count // ROWS_PER_THREAD + segments
     steps = Allocations()
+    steps.append(copies(indices, grad))
     _sorted, _order, places = (steps.buffer(count * index) for _ in range(3))
     storage = steps.buffer(radix_sort(chip, count, index, index, num_weights.bit_length()))
     steps.free(storage, places)
@@ -287,38 +281,24 @@ def _summed_in_order(chip: Chip, grad: Any, indices: Any, num_weights: int, adds
     steps.append(buffers(segments * index, segments * index))
     steps.temporary(Alloc(scan(segments, index)))
     steps.append(buffers(INT64, parts * index))
-    if not adds:
+    if is_common and not torch.are_deterministic_algorithms_enabled():
+        steps.append(buffers(parts * index, num_weights * width * FP32 if grad.element_size() < FP32 else 0))
+    else:
         steps.buffer(parts * width * max(FP32, grad.element_size()))
-        return steps.timeline()
-    steps.append(buffers(parts * index, num_weights * width * FP32 if grad.element_size() < FP32 else 0))
     return steps.timeline()
 
 
-BAG = "aten/src/ATen/native/cuda/EmbeddingBag.cu"
 MAX = 2
 """The mode of a bag that keeps the largest elements."""
 
 
-@reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only", source=BAG)
+@reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def bag_results(
     out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = 0, *_: Any
 ) -> tuple[int | None, ...]:
     """Return the bytes of the rows, each index's bag, the bags' sizes, and the indices of the maxima."""
     greatest = out[0].numel() * indices.element_size() if mode == MAX else 0
     return None, indices.nbytes, offsets.nbytes, greatest
-
-
-@scratch("cuda", "aten::_embedding_bag_backward", source=BAG)
-def bag_backward(
-    chip: Chip, out: Any, grad: Any, indices: Any, offsets: Any, places: Any, sizes: Any, greatest: Any,
-    rows: int, by_frequency: bool, mode: int, is_sparse: bool, *_: Any,
-) -> Timeline | AtMost:  # fmt: skip
-    """A contiguous gradient, then the rows summed in order; maxima are added at once."""
-    if is_sparse or by_frequency:
-        return _scaled(grad, indices)
-    if mode == MAX or not indices.numel():
-        return *copies(grad), Result(0)
-    return joined(copies(grad), _summed_in_order(chip, grad, indices, rows))
 
 
 ALIGNED = 256
