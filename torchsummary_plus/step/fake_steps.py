@@ -36,7 +36,6 @@ from ..table.forward import Listener, Pass, deep_stack, failed_frame
 from ..table.inputs import Example
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.assumed_routing import CROWDED, Routers
-from ..trace.kernels import run_really
 from ..trace.valued_kernels import NO_OVERFLOW
 from ..trace.values import OUTSIDE, AssumedValues, ValueSource
 from .autograd.cuda_engine import CudaEngine
@@ -339,7 +338,7 @@ def _prepared(
     try:
         copy = stack.enter_context(surroundings.copied(own, other, away, moved, again))
     except RuntimeError as error:
-        raise forward_error(error, Pass(original, run_really, []), ()) from error
+        raise forward_error(error, original) from error
     tree = copy.tree
     watch = kernels.watch = Pass(
         tree, kernels, [if_used, embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
@@ -496,7 +495,7 @@ class RecordedSteps(Steps):
         ``values`` says why no real step could supply values, if so.
         """
         if self.doing == "forward" or failed_frame(error) is not None:
-            return forward_error(error, self.watch, (), values)
+            return forward_error(error, self.watch.tree, (), values)
         names_phase = self.doing == "train_step" and self.ledger.phase in ("backward", "optimizer")
         phase = self.ledger.phase if names_phase else self.doing
         node = failed_node(error)

@@ -167,7 +167,7 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
         raise
     except Exception as error:
         if steps.doing == "forward" or failed_frame(error) is not None:
-            raise forward_error(error, steps.watch, ()) from error
+            raise forward_error(error, steps.watch.tree) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     changed = changes(done, device.type)
     unused = if_used - {*received(done), *freed(changed)} if if_used else set()

@@ -191,7 +191,7 @@ class Attempts:
                 args, kwargs, new_inputs = realise(self.example, batch, tree, environment.make, convert)
                 inputs = describe_arguments(args, kwargs)
             except RuntimeError as error:
-                raise forward_error(error, Pass(tree, run_really, []), ()) from error
+                raise forward_error(error, tree) from error
             recorder, provenance = Recorder(tree, self.specs), Provenance(all_tensors((args, kwargs)), tree.tensors())
             listeners = [*environment.listeners, Embeddings(self.example, new_inputs), recorder, provenance]
             routing = Routing() if self.candidates else None
@@ -211,10 +211,10 @@ class Attempts:
             except NeedsIntegerError:
                 raise
             except Exception as error:
-                raise forward_error(error, watch, recorder.reached()) from error
+                raise forward_error(error, tree, recorder.reached()) from error
             if DataDependentError.count != refusals:
                 caught = DataDependentError("the forward read a tensor's values and caught the error")
-                raise forward_error(caught, watch, recorder.reached())
+                raise forward_error(caught, tree, recorder.reached())
             if tree.size() != size:
                 raise GrewError
             run = Run(self.kind, self.reason, str(environment.device), batch)
@@ -248,7 +248,7 @@ class Attempts:
             try:
                 tree, copier = environment.copied(self.tree)
             except RuntimeError as error:
-                raise forward_error(error, Pass(self.tree, run_really, []), ()) from error
+                raise forward_error(error, self.tree) from error
             stack.enter_context(names_replaced(copier))
             stack.callback(copier.clear)  # What watches the copy and its modules refer to each other.
             stack.callback(tree.clear)
@@ -413,7 +413,7 @@ def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
         with global_state_kept(), deep_stack(), torch.no_grad(), watch:
             copied.modules[0](*args, **kwargs)
     except Exception as error:
-        raise forward_error(error, watch, ()) from error
+        raise forward_error(error, copied) from error
     for module, original in zip(copied.modules, originals):
         put_back(module, original)
     return ModuleTree(copied.modules[0])

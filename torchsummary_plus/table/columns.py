@@ -111,10 +111,6 @@ def _mult_adds(line: Line, report: Report) -> Value | Cell:
     return line.mult_adds if ran else Cell(None, "N/A")
 
 
-def _flops(line: Line, report: Report) -> Value | Cell:
-    return _mult_adds(replace(line, mult_adds=2 * line.mult_adds), report)
-
-
 def _trainable(line: Line, report: Report) -> Value:
     if not line.num_params:
         return None
@@ -131,10 +127,6 @@ def _kernel_size(line: Line, report: Report) -> Value | Cell:
 def _groups(line: Line, report: Report) -> Value | Cell:
     groups = line.row.groups
     return None if groups is None else Cell(groups, str(groups))
-
-
-def _dtype(line: Line, report: Report) -> Value | Cell:
-    return line.row.dtype or absent(line)
 
 
 def _output_bytes(line: Line, report: Report) -> Value | Cell:
@@ -175,11 +167,14 @@ COLUMNS: dict[str, Column] = {
     "kernel_size": Column("Kernel Shape", "`kernel_size` of modules that have one", _kernel_size, has_batch=False),
     "groups": Column("Groups", "`groups` of modules that have them", _groups, "count", 10),
     "mult_adds": Column("Mult-Adds", "multiply-adds of the operators run in this call", _mult_adds, "mult-adds"),
-    "flops": Column("FLOPs", "2 x `mult_adds`", _flops, "flops"),
+    "flops": Column(
+        "FLOPs", "2 x `mult_adds`",
+        lambda line, report: _mult_adds(replace(line, mult_adds=2 * line.mult_adds), report), "flops",
+    ),
     "trainable": Column(
         "Trainable", "whether all, some or none of the module's parameters are trained", _trainable, flat_width=10
     ),
-    "dtype": Column("Dtype", "dtype of the output", _dtype, flat_width=10),
+    "dtype": Column("Dtype", "dtype of the output", lambda line, _: line.row.dtype or absent(line), flat_width=10),
     "output_bytes": Column("Output Bytes", "bytes of the output", _output_bytes, "bytes"),
     "var_name": Column("Variable", "attribute name in the parent module", lambda line, _: line.row.var_name or None),
 }  # fmt: skip
@@ -283,9 +278,8 @@ def summary_table(
 ) -> Table:
     """Return a report's table in a style, with the chosen rows and columns and the totals.
 
-    Raises :class:`InputError` for an unknown style, column or depth.
+    Raises :class:`InputError` for an unknown column.
     """
-    check_layout(style, depth)
     names = chosen_names(col_names, report.has_memory, report.is_sharded)
     if col_names is None and report.run.kind == "none":
         names = tuple([name for name in names if name != "output_size"])

@@ -15,26 +15,28 @@ from torch import nn
 from ..data.errors import ForwardError, StepError, SummaryError
 from ..live.fakes import DataDependentError, Fake, UnfakeableError
 from ..live.structures import first_tensor, shapes_text
-from .forward import Frame, Pass, failed_frame, module_frame
+from .forward import Frame, failed_frame, module_frame
 from .inputs import as_tensors
 from .modules import ModuleTree, class_name
 
 
-def forward_error(error: BaseException, watch: Pass, reached: tuple[str, ...], no_values: str = "") -> ForwardError:
-    """Return a pass's error as the user should read it.
+def forward_error(
+    error: BaseException, tree: ModuleTree, reached: tuple[str, ...] = (), no_values: str = ""
+) -> ForwardError:
+    """Return the error of a pass through a model as the user should read it.
 
     ``reached`` lists the calls that had finished; ``no_values`` says why no real step could supply values.
     """
     frame = module_frame(failed_frame(error))
     number = 0 if frame is None or frame.module is None else frame.module
-    module = watch.tree.module(number) or watch.tree.modules[0]
+    module = tree.module(number) or tree.modules[0]
     return ForwardError(
         path=frame.name if frame is not None else "",
         class_name=class_name(module),
         input_shapes="(none)" if frame is None else shapes_text(frame.args, frame.kwargs),
         original=_text(error),
         reached=reached,
-        hint=_values_hint(error, no_values) or hint(_message(error), module, frame, watch.tree.modules[0]),
+        hint=_values_hint(error, no_values) or _hint(_message(error), module, frame, tree.modules[0]),
     )
 
 
@@ -78,13 +80,13 @@ def _values_hint(error: BaseException, no_values: str) -> str:
     return f"the forward depends on values that only a real step can provide, but {no_values}"
 
 
-def hint(message: str, module: nn.Module, frame: Frame | None, root: nn.Module | None = None) -> str:
+def _hint(message: str, module: nn.Module, frame: Frame | None, root: nn.Module) -> str:
     """Return the usual fix for such a failure of a module in a model, or ""."""
     tensor = None if frame is None else first_tensor((frame.args, frame.kwargs))
     if tensor is not None and tensor.is_nested:
         tensor = None
     if frame is not None:
-        known = _missing(message, module, frame, root or module) or _batch_axis(module, tensor, frame)
+        known = _missing(message, module, frame, root) or _batch_axis(module, tensor, frame)
         if known:
             return known
     if frame is not None and re.search(r"must be Tensor, not|invalid combination of arguments|has no attr", message):

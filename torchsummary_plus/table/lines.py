@@ -30,6 +30,15 @@ class Layout:
     names: Mapping[int, str]
 
 
+def _total(name: str, about: str) -> property:
+    """Return the property of a line that adds up a figure of the rows whose parameters it counts."""
+
+    def total(line: Line) -> int:
+        return sum(map(attrgetter(name), line.counts))
+
+    return property(total, doc=about)
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
@@ -46,35 +55,12 @@ class Line:
     layout: Layout = field(compare=False, repr=False)
     times: int = 1
 
-    @property
-    def num_params(self) -> int:
-        """The elements of the parameters that no other line counts."""
-        return sum(map(attrgetter("num_params"), self.counts))
-
-    @property
-    def trainable_params(self) -> int:
-        """The elements of ``num_params`` that are trained."""
-        return sum(map(attrgetter("trainable_params"), self.counts))
-
-    @property
-    def active_params(self) -> int:
-        """The elements of ``num_params`` that one token uses."""
-        return sum(map(attrgetter("active_params"), self.counts))
-
-    @property
-    def param_bytes(self) -> int:
-        """The stored bytes of ``num_params``."""
-        return sum(map(attrgetter("param_bytes"), self.counts))
-
-    @property
-    def unregistered_params(self) -> int:
-        """The elements that ``model.parameters()`` does not list."""
-        return sum(map(attrgetter("unregistered_params"), self.counts))
-
-    @property
-    def uninitialised_params(self) -> int:
-        """How many parameters have no shape yet; the counts of elements leave them out."""
-        return sum(map(attrgetter("uninitialised_params"), self.counts))
+    num_params = _total("num_params", "The elements of the parameters that no other line counts.")
+    trainable_params = _total("trainable_params", "The elements of ``num_params`` that are trained.")
+    active_params = _total("active_params", "The elements of ``num_params`` that one token uses.")
+    param_bytes = _total("param_bytes", "The stored bytes of ``num_params``.")
+    unregistered_params = _total("unregistered_params", "The elements that ``model.parameters()`` does not list.")
+    uninitialised_params = _total("uninitialised_params", "How many parameters have no shape yet, which no count has.")
 
     @property
     def unknown_ops(self) -> tuple[tuple[str, int], ...]:

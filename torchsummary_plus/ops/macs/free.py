@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 ELEMENTWISE = """
-    __irshift__ __lshift__ __rshift__ complex floor_divide leaky_relu _conj_physical celu elu elu_backward
-    hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward hardtanh hardtanh_backward isfinite mish rad2deg
-    relu6 softplus softplus_backward softshrink softshrink_backward threshold threshold_backward linalg_cross addr
-    polar prelu rrelu_with_noise rrelu_with_noise_functional _add_relu _prelu_kernel glu glu_jvp glu_backward_jvp
-    hardswish infinitely_differentiable_gelu log_sigmoid log_sigmoid_forward dropout native_dropout _fused_dropout
+    __irshift__ __lshift__ __rshift__ complex floor_divide leaky_relu _conj_physical celu elu hardshrink hardsigmoid
+    hardtanh isfinite mish rad2deg relu6 softplus softshrink threshold linalg_cross addr polar prelu
+    rrelu_with_noise rrelu_with_noise_functional _add_relu _prelu_kernel glu glu_jvp glu_backward_jvp hardswish
+    infinitely_differentiable_gelu log_sigmoid log_sigmoid_forward dropout native_dropout _fused_dropout
     _masked_scale _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_differentiable_lstm_cell
     _thnn_fused_gru_cell _thnn_differentiable_gru_cell _transform_bias_rescale_qkv _standard_gamma_grad
     _dirichlet_grad _fused_adagrad _fused_adam _fused_adamw _fused_sgd _amp_foreach_non_finite_check_and_unscale
@@ -143,15 +142,12 @@ BITSANDBYTES = """
     int8_double_quant int8_mm_dequant
 """
 
-_NAMES = frozenset(
-    name
-    for group in (
-        *(ELEMENTWISE, SOFTMAX, REDUCTIONS, NORMALISATION, POOLING, RESAMPLING, LOSSES, SORTING_AND_SEARCHING),
-        *(INDEXING, MOVEMENT, RANDOM, FACTORIES, SPARSE_AND_NESTED_LAYOUTS, QUANTISATION, QUANTIZED_NAMESPACES, CHECKS),
-        BITSANDBYTES,
-    )
-    for name in group.split()
+_GROUPS = (
+    *(ELEMENTWISE, SOFTMAX, REDUCTIONS, NORMALISATION, POOLING, RESAMPLING, CHECKS, LOSSES, SORTING_AND_SEARCHING),
+    *(INDEXING, MOVEMENT, RANDOM, FACTORIES, SPARSE_AND_NESTED_LAYOUTS, QUANTISATION, QUANTIZED_NAMESPACES),
+    BITSANDBYTES,
 )
+_NAMES = frozenset(" ".join(_GROUPS).split())
 _NAMESPACES = frozenset({"aten", "prim", "prims", "quantized", "_quantized", "quantized_decomposed", "bitsandbytes"})
 _FREE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp", "profiler"})
 """Communication between processes, and profiler annotations."""
