@@ -46,8 +46,7 @@ class PassOptions:
 def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassOptions) -> Trace:
     """Run one pass through a model, or without an example only read its structure; raises :class:`ForwardError`.
 
-    Sizes stand for real inputs, and if those fail, for inputs of the model's complex dtype. The model is left
-    unchanged, bit for bit, whether the pass succeeds or fails.
+    The model is left unchanged, bit for bit, whether the pass succeeds or fails.
     """
     with one_pass():
         tree = read(model, example)
@@ -56,25 +55,15 @@ def trace(model: nn.Module | ModuleTree, example: Example | None, options: PassO
             specs, run = tree.specs(), Run("none", "no input was given", device, None)
             experts = find_experts(tree, specs, expert_candidates(tree, specs), {}) if tree.may_have_experts else ()
             return Trace(specs, (), None, run, None, experts, find_adapters(tree, specs) if tree.has_adapters else ())
-        failed: ForwardError | None = None
-        inputs, grows = example, False
-        while True:
+        for grows in (False, True):
+            attempts = Attempts(materialised(tree, example) if grows else tree, example, options)
             try:
-                attempts = Attempts(materialised(tree, inputs) if grows else tree, inputs, options)
-                return attempts.open_batch() if inputs.batch_size is None else attempts.at(inputs.batch_size)
+                return attempts.open_batch() if example.batch_size is None else attempts.at(example.batch_size)
             except GrewError:
-                if grows:
-                    raise UnsupportedError(
-                        "every forward registers new modules, so the model has no fixed table; create them once, in "
-                        "__init__"
-                    ) from None
-                inputs, grows = attempts.example, True
-            except ForwardError as error:
-                retried = None if failed is not None else example.complex_instead(tree)
-                failed = failed or error
-                if retried is None:
-                    raise failed from failed.__cause__
-                inputs = retried
+                example = attempts.example
+        raise UnsupportedError(
+            "every forward registers new modules, so the model has no fixed table; create them once, in __init__"
+        )
 
 
 def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
@@ -145,10 +134,12 @@ class Attempts:
     def at(self, batch: int) -> Trace:
         """Run one pass at a batch size. Where it fails, go on as the failure says:
 
-        with integers for an input that reaches an embedding, with autograd if the forward needs it, and once in
-        another way (:meth:`_goes_on`).
+        with integers for an input that reaches an embedding, with autograd if the forward needs it, once in another
+        way (:meth:`_goes_on`), and, where sizes stood for real inputs, with those of the model's complex dtype.
         """
-        grad, before, first = False, (self.kind, self.routers, self.reason), None
+        grad, before, given = False, (self.kind, self.routers, self.reason), self.example
+        first: ForwardError | None = None
+        failed: ForwardError | None = None
         while True:
             try:
                 return self._once(batch, grad)
@@ -162,9 +153,15 @@ class Attempts:
                 else:
                     self.kind, self.routers, self.reason = before
                     is_elsewhere = self.options.device not in (None, self.own_device)
-                    if first is None or (self._has_values() and not is_elsewhere):
-                        raise
-                    raise first from error
+                    if first is not None and (is_elsewhere or not self._has_values()):
+                        first.__cause__ = error
+                        error = first
+                    failed = failed or error
+                    instead = self.example.complex_instead(self.tree)
+                    if instead is None:
+                        self.example = given
+                        raise failed from failed.__cause__
+                    self.example, grad, first = instead, False, None
 
     def _goes_on(self, failed: ForwardError) -> bool:
         """After a fake pass has failed: go on with a real pass, or without values, with routers that share tokens."""
