@@ -19,8 +19,8 @@ from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
 from torchsummary_plus import ModelGraph, graph
 from torchsummary_plus.data.units import one_line
 from torchsummary_plus.formats.text import NO_BREAK
-from torchsummary_plus.render.figure import CLASSES
-from torchsummary_plus.render.graph_tables import colours
+from torchsummary_plus.render.graph_formats import colours
+from torchsummary_plus.render.plots import CLASSES
 
 SMALL = ("mixture", "siamese")
 

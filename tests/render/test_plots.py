@@ -22,10 +22,8 @@ from examples.resnet import resnet18
 from torchsummary_plus import Comparison, ModelSummary, compare, summary
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import MissingExtraError
-from torchsummary_plus.render.bars import MEASURES
 from torchsummary_plus.render.columns import COLUMNS
-from torchsummary_plus.render.figure import LAYERS
-from torchsummary_plus.render.timeline import MOST_POINTS, thinned
+from torchsummary_plus.render.plots import LAYERS, MEASURES, MOST_POINTS, thinned
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.table.lines import flat_lines
 

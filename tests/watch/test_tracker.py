@@ -18,7 +18,7 @@ from tests.truth.warm import python
 from tests.watch.plays import changed, quiet, storage_bytes
 from torchsummary_plus import InputError, MemTracker, TrackReport
 from torchsummary_plus.data.tracking_records import TensorGroup
-from torchsummary_plus.render.figure import in_units
+from torchsummary_plus.render.plots import in_units
 
 matplotlib.use("agg")
 

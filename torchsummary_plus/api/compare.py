@@ -15,10 +15,9 @@ from ..data.units import describe, numbered
 from ..formats.table import Table
 from ..memory.gpus import named_gpu
 from ..render import comparison_tables as side_by_side
-from ..render.bars import draw_comparison, draw_steps
 from ..render.comparison_tables import Entry, StepPeaks
-from ..render.figure import placed
 from ..render.memory_tables import steps_table
+from ..render.plots import draw_comparison, draw_steps, placed
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.views import OF_FIGURES, Chosen, Depth, Figures, ShownLook, Views

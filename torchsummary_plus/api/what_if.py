@@ -19,8 +19,7 @@ from ..formats.text import WIDTH, table_text
 from ..memory.capacity import SharedSearch
 from ..memory.estimate import IN_PIECES, least, room_of_log
 from ..memory.gpus import COMMON, find_gpu
-from ..render.bars import draw_steps
-from ..render.figure import placed
+from ..render.plots import draw_steps, placed
 from ..results.memory_estimate import MemoryEstimate
 from ..results.views import Chosen, Figures, ShownLook, Views
 from ..step.optimizers import EIGHT_BIT, PAGED

@@ -1,7 +1,7 @@
 """Tables, drawings and plots of what the package answers beside a model's table. No torch.
 
-- Tables: of steps (``memory_tables``), a comparison (``comparison_tables``, ``alignment``) or a graph
-  (``graph``, ``graph_tables``). Columns of a model's table: ``columns``.
-- Pages: ``html_report``. Drawings: ``mermaid``, ``graph_drawings``; plots with ``figure``: ``bars``, ``timeline``.
+- Tables: of steps (``memory_tables``) and of a comparison (``comparison_tables``, ``alignment``). Columns of a model's
+  table: ``columns``.
+- The graph of calls (``graph``), its tables and drawings (``graph_formats``). Plots: ``plots``. Pages: ``html_report``.
 - Arithmetic written out: ``explain``, ``explain_layers``.
 """

@@ -14,9 +14,8 @@ from ..formats.html import ENVIRONMENT, figure_html, source, table_html
 from ..formats.table import Table
 from ..memory.attribution import parents
 from ..memory.estimate import Estimate
-from .figure import CLASSES, LAYERS, in_units
 from .memory_tables import kind_label, place
-from .timeline import chosen_points, spans, thinned
+from .plots import CLASSES, LAYERS, chosen_points, in_units, phases_of, thinned
 
 WIDTH, HEIGHT = 1000, 300  # The size of a drawing in SVG user units; the page scales it.
 LEFT, TOP, BOTTOM = 62, 30, 8  # Margins: for the tick labels, for the phase names, and below the drawing.
@@ -52,7 +51,7 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
         "width": WIDTH, "height": HEIGHT, "left": LEFT, "floor": y(0), "peak": peak,
         "layers": list(_layers(live, [x(index) for index in positions], y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
-        "phases": [(x(span.start), x(span.stop), span.phase) for span in spans(points)],
+        "phases": [(x(start), x(stop), phase) for phase, _, start, stop in phases_of(points)],
         "data": {"kinds": [kind_label(kind) for kind in kinds], "names": list(names), "points": rows},
     }  # fmt: skip
 

@@ -12,8 +12,8 @@ from ..formats.table import Table
 from ..formats.text import WIDTH, answer_text, table_text
 from ..memory.estimate import Estimate
 from ..memory.gpus import named_gpu
-from ..render.figure import placed
 from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, time_tables
+from ..render.plots import draw_holders, draw_timeline, placed
 from ..timing.step_time import StepTime, step_time
 from .views import Chosen, Figures, ShownLook, Views
 
@@ -128,8 +128,6 @@ class MemoryEstimate(Views, Figures, Estimate):
         draws a line at what the allocator can use of it. Without ``ax`` a new figure is made, "column", "page" or
         "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.timeline import draw_timeline
-
         return draw_timeline(self, steps, memory, placed(ax, width))
 
     def plot(
@@ -139,6 +137,4 @@ class MemoryEstimate(Views, Figures, Estimate):
 
         ``ax`` and the errors are those of :meth:`plot_timeline`.
         """
-        from ..render.bars import draw_holders
-
         return draw_holders(self, top, depth, placed(ax, width))

@@ -9,7 +9,7 @@ from ..data.errors import InputError, choice_error
 from ..data.records import GraphEdge, GraphNode, Run
 from ..data.units import one_line
 from ..render.graph import graph_of
-from ..render.graph_tables import graph_tables
+from ..render.graph_formats import column_svg, dot_text, graph_lines, graph_tables, graphviz_svg, has_graphviz
 from ..table.columns import check_layout
 from ..table.lines import REPEATS
 from ..table.rows import Report
@@ -54,8 +54,6 @@ class ModelGraph(Views):
 
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart, which GitHub draws from a ``mermaid`` block (up to 500 edges)."""
-        from ..render.mermaid import graph_lines
-
         return "\n".join([*graph_lines(self.nodes, self.edges), ""])
 
     def to_dot(self, *, width: str | None = None, direction: str = "TB") -> str:
@@ -69,8 +67,6 @@ class ModelGraph(Views):
         >>> print(graph(nn.Sequential(nn.Linear(8, 4)), (8,)).to_dot().splitlines()[-2].strip())
         n1 -> t1 [label="[-1, 4]", edgetooltip="[-1, 4], 16 B"]
         """
-        from ..render.graph_drawings import dot_text
-
         return dot_text(self.name, self.nodes, self.edges, width, direction)
 
     def to_svg(self, *, width: str | None = None, direction: str = "TB") -> str:
@@ -80,8 +76,6 @@ class ModelGraph(Views):
         the other in their order. Only Graphviz draws in other directions: they raise :class:`MissingExtraError` without
         the extra, :class:`UnsupportedError` without the program.
         """
-        from ..render.graph_drawings import column_svg, graphviz_svg, has_graphviz
-
         dot = self.to_dot(width=width, direction=direction)
         is_drawn = direction != "TB" or has_graphviz()
         return graphviz_svg(dot) if is_drawn else column_svg(self.nodes, self.edges, width)

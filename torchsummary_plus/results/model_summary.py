@@ -11,7 +11,7 @@ from ..data.units import OLD_MB, one_line
 from ..formats.table import CellStyle, written
 from ..formats.text import columns_of, fitted, rich_text, summary_text
 from ..render.columns import added_names
-from ..render.figure import placed
+from ..render.plots import draw_layers, placed
 from ..table.columns import FRAME_COLUMNS, GUESSES, check_layout, default_names, report_totals, summary_table
 from ..table.lines import ALL_ROWS, RowView, row_view
 from ..table.rows import Report, is_tree
@@ -165,8 +165,6 @@ class ModelSummary(Views, Figures, Report):
         ``grad_bytes`` or ``optimizer_bytes``. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
         Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.bars import draw_layers
-
         return draw_layers(
             self, by, top, self.view.depth if isinstance(depth, EllipsisType) else depth, placed(ax, width)
         )
@@ -192,7 +190,7 @@ class ModelSummary(Views, Figures, Report):
             given --> n1
             n1 --> returned
         """
-        from ..render.mermaid import mermaid_text
+        from ..render.graph_formats import mermaid_text
 
         return mermaid_text(self, kind or ("class" if self.run.kind == "none" else "flow"), depth)
 

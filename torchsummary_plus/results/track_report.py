@@ -11,7 +11,7 @@ from ..data.errors import choice_error
 from ..data.tracking_records import TensorGroup, TrackPoint, WatchedModule
 from ..data.units import one_line, size_text
 from ..formats.table import Field, Table, TableRow, Value, cells, shortened
-from ..render.figure import placed
+from ..render.plots import draw_tracking, placed
 from .views import Chosen, Figures, Views
 
 if TYPE_CHECKING:
@@ -135,8 +135,6 @@ class TrackReport(Views, Figures):
         Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`InputError` without
         points, :class:`MissingExtraError` without matplotlib.
         """
-        from ..render.timeline import draw_tracking
-
         return draw_tracking(self.device, self.points, placed(ax, width))
 
     def _tables(self, look: Chosen) -> tuple[Table, ...]:

@@ -341,7 +341,7 @@ class Figures:
         return self._file("png", options)
 
     def _file(self, kind: str, options: dict[str, Any]) -> bytes:
-        from ..render.figure import figure_file
+        from ..render.plots import figure_file
 
         width, plot = options.pop("width", None), getattr(self, self._main_plot)
         return figure_file(lambda place: plot(ax=place, **options), kind, width)
