@@ -64,7 +64,7 @@ def measured(model: nn.Module, prompt: int, new_tokens: int, cache: str, cache_d
     """The same generation, run for real."""
     ids = torch.ones(2, prompt, dtype=torch.long)
     options = {"input_ids": ids, "attention_mask": ids.clone()}
-    step: Callable[..., None] = generation_step(model, new_tokens, as_choice(cache, cache_dtype))
+    step: Callable[..., None] = generation_step(new_tokens, as_choice(cache, cache_dtype))
     return measure_memory(model, input_data=options, mode="eval", train_step=step, steps=1)
 
 

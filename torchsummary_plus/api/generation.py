@@ -92,14 +92,9 @@ class GenerationRequest(StepRequest):
         options.refuse_compiled("for a generation")
         choice, new_tokens = as_choice(cache, cache_dtype), integer("new_tokens", new_tokens, 1)
         self.prompt, self.choice, self.new_tokens = prompt, choice, new_tokens
-
-        def of_built(built: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
-            generation_step(built, new_tokens, choice)(built, input_ids, attention_mask)
-
-        step = generation_step(model, new_tokens, choice) if isinstance(model, nn.Module) else of_built
         batch = integer("batch_size", batch_size, 1)
         tokens = {name: torch.ones(batch, prompt, dtype=torch.long) for name in ("input_ids", "attention_mask")}
-        own = {**INFERENCE, "train_step": step, "keep_output": False, "steps": 1}
+        own = {**INFERENCE, "train_step": generation_step(new_tokens, choice), "keep_output": False, "steps": 1}
         super().__init__(model, required(make_example(None, batch, None, tokens)), replace(options, **own), rank)
 
     def trace(

@@ -6,7 +6,7 @@ import random
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import sqrt
@@ -45,7 +45,7 @@ from .autograd.functions import StepFunctions, failed_node, functions_as_without
 from .autograd.nodes import renewals_noted
 from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
 from .ledger import IfUsed, Ledger, Work
-from .optimizers import fakes_in_foreach, not_converging
+from .optimizers import fakes_in_foreach
 from .real_steps import (
     OTHER_GRADIENTS,
     OTHER_TANGENTS,
@@ -57,7 +57,7 @@ from .real_steps import (
     run_for_real,
 )
 from .runner import Steps
-from .step_copy import PriorTensor, Step, StepCopy, Surroundings, with_loss
+from .step_copy import Step, StepCopy, Surroundings, with_loss
 
 OTHER_SEEDS = 7_919, 104_729
 """Seeds of the other draws recorded where random numbers may decide what runs."""
@@ -435,13 +435,11 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
 class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. The model is a copy on fakes."""
 
-    if_used: IfUsed
-    """Listens for the first use of tensors that count only from then on."""
-
     def __init__(self, kernels: StepKernels, ledger: Ledger, copy: StepCopy) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, copy)
         self.kernels = kernels
         self.ledger = ledger
+        self.answers = kernels.answers
 
     def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
         """Run the steps; return their log, which ends between two steps, with everything a loop holds there."""
@@ -485,10 +483,6 @@ class RecordedSteps(Steps):
             self.output = None
         return log
 
-    def wait_for_use(self, holding: PriorTensor) -> None:
-        """Follow a tensor that counts only if the steps use it."""
-        self.if_used.wait(holding)
-
     def blame(self, error: Exception, values: str) -> SummaryError:
         """Return the error as the user should read it: which part of the step failed, where, and why.
 
@@ -501,6 +495,3 @@ class RecordedSteps(Steps):
         node = failed_node(error)
         owner = OUTSIDE if node is None else self.ledger.node_modules.of(node)
         return step_error(error, phase, self.tree, owner, values)
-
-    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
-        return not_converging(optimizer, self.ledger, self.kernels.answers)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.arguments import integer
 from ..data.errors import InputError, UnsupportedError, choice_error, need_extra
 from ..data.units import describe
 
@@ -26,26 +25,22 @@ WHOLE = 20_000
 SKIPPED = "only the first two and the last two tokens were generated; in between, the cache grew by its own update()"
 
 
-def generation_step(model: Any, new_tokens: int, cache: CacheChoice) -> Callable[..., None]:
+def generation_step(new_tokens: int, cache: CacheChoice) -> Callable[..., None]:
     """Return a step that generates ``new_tokens`` from ``input_ids`` with a kind of cache.
 
-    Raises :class:`InputError` for an invalid number, :class:`UnsupportedError` for a model without ``generate`` or such
-    a cache.
+    It raises :class:`UnsupportedError` for a model without ``generate`` or such a cache.
     """
-    new_tokens = integer("new_tokens", new_tokens, 1)
-    if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
-        raise UnsupportedError(
-            f"{type(model).__name__} has no generate(), which only transformers' generative models have; for a "
-            'generation loop of your own, pass mode="eval" and train_step='
-        )
-    skips = skips_tokens(model, new_tokens, cache)
-    own_cache(model, cache, 1)
 
     def step(model: Any, input_ids: Tensor, attention_mask: Tensor) -> None:
+        if not callable(getattr(model, "generate", None)) or not hasattr(model, "generation_config"):
+            raise UnsupportedError(
+                f"{type(model).__name__} has no generate(), which only transformers' generative models have; for a "
+                'generation loop of your own, pass mode="eval" and train_step='
+            )
         made = own_cache(model, cache, input_ids.shape[1] + new_tokens)
         options = {} if made is None else {"past_key_values": made}
         del made
-        if skips:
+        if skips_tokens(model, new_tokens, cache):
             _first_and_last(model, input_ids, attention_mask, new_tokens, options)
             return
         with _set_to(model, new_tokens, cache.name):

@@ -22,11 +22,11 @@ from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
 from ..table.forward import Pass
 from ..table.inputs import Example, realise
 from ..table.modules import tensors_in
-from ..trace.values import OUTSIDE
+from ..trace.values import OUTSIDE, ValueSource
 from .losses import Make, default_loss, own_loss
-from .optimizers import closure_of, needs_closure, optimizer_maker
+from .optimizers import closure_of, needs_closure, not_converging, optimizer_maker
 from .packed_weights import packed_blocks
-from .step_copy import PriorTensor, StepCopy
+from .step_copy import StepCopy
 
 
 class Steps:
@@ -59,6 +59,10 @@ class Steps:
         """The loss's targets; if made from the output, from the first one on."""
         self.packed: list[tuple[Tensor, int]] = []
         """Stand-ins for the weights that quantized modules keep in C++ objects, with the modules' numbers."""
+        self.answers: ValueSource | None = None
+        """What answers the code that asks for values; None in real steps."""
+        self.if_used: Any = None
+        """Listens for the first use of tensors that count only from then on; if None, they count from the start."""
         self.notes = dict.fromkeys(copy.notes)
         """Assumptions about what exists before the steps and about the loss, without repetition."""
         self.loss_modules = [] if step.loss is None else step.loss.modules
@@ -78,8 +82,10 @@ class Steps:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
         for holding in self.copy.prior:
-            if holding.if_used:
-                self.wait_for_use(holding)
+            if holding.if_used and self.if_used is not None:
+                self.if_used.wait(holding)
+            elif holding.if_used:
+                self.account.classify([holding.tensor], holding.kind, holding.owner)
 
     def _classify_model(self) -> None:
         for tensor, owner in self.packed:
@@ -100,10 +106,6 @@ class Steps:
     def _owner_of(self, parameter: Tensor, otherwise: int) -> int:
         reference, owner = self.parameters.get(id(parameter), (None, otherwise))
         return owner if reference is not None and reference() is parameter else otherwise
-
-    def wait_for_use(self, holding: PriorTensor) -> None:
-        """Classify a tensor that counts only if the steps use it."""
-        self.account.classify([holding.tensor], holding.kind, holding.owner)
 
     def make_packed(self, make: Make) -> None:
         """Make stand-ins for the packed weights and biases of quantized modules, which only the CPU runs."""
@@ -229,10 +231,9 @@ class Steps:
     def _loss(self, output: Any, inputs: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""
         if self.step.loss is None:
-            own = own_loss(output)
-            if own is None:
+            if own_loss(output) is None:
                 self.notes[SUMMED] = None
-            return default_loss(output) if own is None else own
+            return default_loss(output)
         loss, targets, note = self.step.loss(output, self.targets, inputs)
         if note:
             self.notes[note] = None
@@ -305,7 +306,8 @@ class Steps:
                 return None
             stepping.append(ExitStack())
             stepping[-1].enter_context(self._phase("optimizer", "end" if self.account.phase == "forward" else ""))
-            stepping[-1].enter_context(self._stepping(optimizer))
+            if self.answers is not None:
+                stepping[-1].enter_context(not_converging(optimizer, self.account, self.answers))
             return closure_of(args, kwargs, self._phase("forward"))
 
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -328,10 +330,6 @@ class Steps:
         finally:
             for handle in handles:
                 handle.remove()
-
-    def _stepping(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[Any]:
-        """Return the context of an optimizer's step."""
-        return nullcontext()
 
     def _optimizer(self) -> torch.optim.Optimizer | None:
         """Return the steps' optimizer: the copy of one that was given, with its state, if it holds any parameter."""
