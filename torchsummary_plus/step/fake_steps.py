@@ -119,11 +119,6 @@ class Task:
     misrepresented: set[str] = field(default_factory=set)
     """What fakes misrepresent in the step."""
 
-    @property
-    def has_real_step(self) -> bool:
-        """Whether a real step has run to its end."""
-        return self.real_run is not None and self.real_run.journal is not None
-
     def run_for_real(self) -> RealRun:
         """Return the answers of real steps, which run once."""
         if self.real_run is not None:
@@ -208,22 +203,15 @@ def _completed(task: Task, log: MemoryLog) -> MemoryLog:
 
 def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     """Merge the logs of alternative guesses under which the step completes."""
-    tasks = [replace(task, guesses=guess) for guess in ([] if task.guesses is None else task.guesses.alternatives())]
-    if task.real_run is not None and task.step.mode == "train" and not task.has_real_step:
-        fixed = task.real_run.without_sizes()
-        if fixed.answers.keys() != task.real_run.answers.keys():  # Sizes in later steps depend on changed weights.
-            tasks += [
-                replace(task, real_run=fixed, guesses=AssumedValues(least=least, routing="")) for least in (False, True)
-            ]
     others: list[MemoryLog] = []
-    unrouted: list[Task] = []
-    for variants, further in ((tasks, unrouted), (unrouted, [])):
-        for variant in variants:
+    unrouted: list[AssumedValues] = []
+    first = [] if task.guesses is None else task.guesses.alternatives()
+    for alternatives, further in ((first, unrouted), (unrouted, [])):
+        for guesses in alternatives:
             with suppress(SummaryError, NeedsIntegerError):
-                others.append(record_once(variant))
-                guesses = variant.guesses
-                if guesses is not None and not guesses.routing and not guesses.least:
-                    further += [replace(variant, guesses=guess) for guess in guesses.alternatives()]
+                others.append(record_once(replace(task, guesses=guesses)))
+                if not guesses.routing and not guesses.least:
+                    further += guesses.alternatives()
     return replace(log, others=(*log.others, *others))
 
 

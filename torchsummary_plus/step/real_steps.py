@@ -113,11 +113,14 @@ def too_long(why: str) -> UnsupportedError:
 def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
     """Run the steps for real on CPU copies; everything is restored. Inference shares the parameters.
 
-    If the run fails or exceeds a limit of time or memory, there is a reason, and the answers so far if a forward ended.
+    If the run fails or exceeds a limit of time or memory, there is a reason, and the values so far if a forward ended,
+    but no sizes, which may change with the weights.
     """
     if not is_complete(tree.modules):
         return RealRun(failure=WITHOUT_VALUES)
     shares = step.mode == "eval"
+    if shares and step.train_step is None:  # A second forward asks the same.
+        step = replace(step, steps=1)
     recorder, journal, random_before = AnswerRecorder(), SavedStorages(), rng_state()
     phases, failure, error, drew = set[str](), "", None, False
     try:
@@ -146,6 +149,8 @@ def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
     finally:
         journal.undo()
     answers = recorder.answers if not failure or phases - {"forward"} else {}
+    if failure:
+        answers = {query: answer for query, answer in answers.items() if query.operator in WITHOUT_SIZES}
     return RealRun(answers, failure, drew, None if failure else journal, error)
 
 
@@ -330,13 +335,9 @@ class RealRun:
     error: BaseException | None = None
     """The pass's own exception, which a fake step may raise too."""
 
-    def without_sizes(self) -> RealRun:
-        """Return only the values and the lengths of packed sequences, which do not depend on weights."""
-        answers = {query: answer for query, answer in self.answers.items() if query.operator in _NO_SIZES}
-        return replace(self, answers=answers)
 
-
-_NO_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
+WITHOUT_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
+"""Requests of values, and of the lengths of packed sequences."""
 
 
 OTHER_KERNELS = 0.5
