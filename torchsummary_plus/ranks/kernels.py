@@ -44,15 +44,12 @@ _GATHERED = "fsdp::all_gather_copy_in"
 """The operator that copies a group's shards into what it gathers; before torch 2.9 it allocates that on a device."""
 
 
-def _device_of(args: Sequence[Any]) -> torch.device | None:
-    return next((value for value in args if isinstance(value, torch.device)), None)
-
-
 class RankKernels(StepKernels):
     """Kernels of a step with collectives, which fill existing tensors with unknown values."""
 
-    def __init__(self, device: torch.device, answers: ValueSource) -> None:
+    def __init__(self, device: torch.device, answers: ValueSource, ledger: RankLedger) -> None:
         super().__init__(device, answers)
+        self.ledger = ledger
         self.groups: set[str] = set()
         """Names of the process groups that were communicated in, and pairs of processes in them."""
 
@@ -61,18 +58,15 @@ class RankKernels(StepKernels):
     for."""
     built_on_meta = False
     """Whether the builder created tensors on meta, which are placed on the device instead."""
-    new_kind: str | None = None
-    """The kind of the tensors that torch is allocating, all as fakes, however small; None otherwise."""
 
     @contextmanager
-    def labelling(self, kind: str, ledger: RankLedger) -> Iterator[None]:
-        """Inside the block, record new tensors under a kind, and give them no values."""
-        outer = self.new_kind
-        self.new_kind = ledger.new_kind = kind
+    def labelling(self, kind: str) -> Iterator[None]:
+        """Inside the block, record new tensors under a kind, and make all of them fakes, however small."""
+        outer, self.ledger.new_kind = self.ledger.new_kind, kind
         try:
             yield
         finally:
-            self.new_kind = ledger.new_kind = outer
+            self.ledger.new_kind = outer
 
     @contextmanager
     def seen_as_meta(self) -> Iterator[None]:
@@ -91,7 +85,7 @@ class RankKernels(StepKernels):
             is_elsewhere = isinstance(tensor, Fake) and tensor.fake_device.type != self.device.type
             return fake_like(tensor, self.device) if is_elsewhere else tensor
 
-        if self.new_kind is not None:
+        if self.ledger.new_kind is not None:
             result = change_tensors(result, without_values)
         if self.building:
             device = kwargs.get("device")
@@ -106,8 +100,8 @@ class RankKernels(StepKernels):
             return self._noted(self._on_device(counts))
         if isinstance(func, OpOverload) and func.namespace == "c10d":  # torch/csrc/distributed/c10d/Ops.cpp
             return self._collective(func, args, kwargs)
-        if isinstance(func, OpOverload) and func._schema.name == _GATHERED and _device_of(args) is not None:
-            return self._gathered(*args, **kwargs)
+        if isinstance(func, OpOverload) and func._schema.name == _GATHERED and isinstance(args[-1], torch.device):
+            return self._gathered(*args)
         if func is _PIN:
             return fake_like(args[0], CPU) if isinstance(args[0], Fake) else self._noted(args[0].clone())
         if isinstance(func, OpOverload) and func.namespace == "_c10d_functional":
@@ -125,12 +119,10 @@ class RankKernels(StepKernels):
         return self.in_step(func, args, kwargs)
 
     def _gathered(
-        self, shards: Any, sizes: Any, count: int, world: int, rank: int, dtype: torch.dtype, *place: Any
+        self, shards: Any, sizes: Any, count: int, world: int, rank: int, dtype: torch.dtype, device: torch.device
     ) -> Any:
         """Return this rank's part of what a group gathers, and the whole: new tensors, on the device that is named."""
-        whole = self.in_step(
-            aten.empty.memory_format, ([count * world],), {"dtype": dtype, "device": _device_of(place)}
-        )
+        whole = self.in_step(aten.empty.memory_format, ([count * world],), {"dtype": dtype, "device": device})
         part = self.in_step(aten.slice.Tensor, (whole, 0, count * rank, count * (rank + 1)), {})
         return part, whole
 
@@ -165,8 +157,7 @@ class RankKernels(StepKernels):
         """Yield the tensors whose values are known if all ranks send the same, and these values."""
         name, group = func._schema.name, next(filter(None, map(_as_group, args)))
         if name == "c10d::alltoall_base_":
-            sent = self._value_of(args[1], False)
-            if sent is not None:
+            if (sent := self._value_of(args[1], False)) is not None:
                 yield args[0], exchanged(sent, group.size(), group.rank())
             return
 
@@ -302,29 +293,25 @@ def agreed(
 
     The kind of a reduction is not known here, but zeros give zeros for all (torch/csrc/distributed/c10d/Ops.cpp).
     """
-    for filled, sent in _filled(name, args, rank):
+    if name in _ROOT_AT and args[_ROOT_AT[name]] != rank:
+        return
+    pairs: list[tuple[Tensor, Tensor]] = []
+    match name.removeprefix("c10d::"):
+        case "allgather_" | "gather_":
+            pairs = [(filled, sent) for row, sent in zip(args[0], args[1]) for filled in row]
+        case "_allgather_base_":
+            pairs = [(args[0], args[1])]
+        case "scatter_":
+            pairs = [(filled, row[rank]) for filled, row in zip(args[0], args[1])]
+        case "alltoall_":
+            pairs = [(filled, args[1][rank]) for filled in args[0]]
+        case "broadcast_" | "allreduce_" | "allreduce_coalesced_":
+            pairs = [(tensor, tensor) for tensor in args[0]]
+    for filled, sent in pairs:
         values = value(sent)
         if values is not None and not (name.startswith("c10d::allreduce") and values.any()):
             times = filled.numel() // max(1, values.numel())
             yield filled, values.flatten().repeat(times).view(filled.shape)
-
-
-def _filled(name: str, args: tuple[Any, ...], rank: int) -> list[tuple[Tensor, Tensor]]:
-    """Return each tensor that a collective fills, with the one whose values it gets, repeated for every rank."""
-    if name in _ROOT_AT and args[_ROOT_AT[name]] != rank:
-        return []
-    match name.removeprefix("c10d::"):
-        case "allgather_" | "gather_":
-            return [(filled, sent) for row, sent in zip(args[0], args[1]) for filled in row]
-        case "_allgather_base_":
-            return [(args[0], args[1])]
-        case "scatter_":
-            return [(filled, row[rank]) for filled, row in zip(args[0], args[1])]
-        case "alltoall_":
-            return [(filled, args[1][rank]) for filled in args[0]]
-        case "broadcast_" | "allreduce_" | "allreduce_coalesced_":
-            return [(tensor, tensor) for tensor in args[0]]
-    return []
 
 
 _ENGINE = getattr(compat.run_backward, "__code__", None)

@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..data.arguments import integer
 from ..data.errors import InputError, UnsupportedError
 from ..data.units import describe, is_integer
+from ..live.compat import replaced as all_replaced
 from ..live.versions import Place
 from . import compat
 from .stand_ins import beside, replaced
@@ -169,19 +170,15 @@ def _accelerate_aside() -> Iterator[None]:
 
     Source: accelerate/state.py, the ``_shared_state`` of its classes.
     """
-    own = [(state, dict(state)) for state in _shared_states()]
-    for state, _ in own:
-        state.clear()
-    try:
-        yield
-    finally:
-        for state in _shared_states():
-            state.clear()
-        for state, values in own:
-            state.update(values)
+    with all_replaced({(kind, "_shared_state"): {} for kind in _accelerate_states()}):
+        try:
+            yield
+        finally:
+            for kind in _accelerate_states():
+                kind._shared_state.clear()
 
 
-def _shared_states() -> list[dict[str, Any]]:
+def _accelerate_states() -> list[Any]:
     module = sys.modules.get("accelerate.state")
     classes = [getattr(module, name, None) for name in ("PartialState", "AcceleratorState", "GradientState")]
-    return [kind._shared_state for kind in classes if kind is not None]
+    return [kind for kind in classes if kind is not None]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -154,16 +153,16 @@ class Ranked:
             stack.enter_context(fakes_in_foreach())
             stack.enter_context(in_world(self.rank))
             stack.enter_context(shapes_without_modes())
-            kernels = RankKernels(device, answers)
-            stack.enter_context(objects_sent(kernels))
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
+            kernels = RankKernels(device, answers, ledger)
+            stack.enter_context(objects_sent(kernels))
             if self.device.type == "cuda":
                 stack.enter_context(cuda_alone(device, self.rank.on_machine))
                 stack.enter_context(devices_asked())
-            labelling, flat = partial(kernels.labelling, ledger=ledger), FlatParameters()
-            stack.enter_context(ddp_alone(labelling, kernels.seen_as_meta()))
-            stack.enter_context(fsdp_alone(labelling, ledger.classify, kernels.follow_leaf))
-            stack.enter_context(flat.alone(labelling, ledger.classify, kernels.follow_leaf))
+            flat = FlatParameters()
+            stack.enter_context(ddp_alone(kernels))
+            stack.enter_context(fsdp_alone(kernels))
+            stack.enter_context(flat.alone(kernels))
             model, schedule, shards = self._built(kernels, ledger, mode_key, cut, flat)
             loss = getattr(schedule, "_loss_fn", None)
             is_compiled = has_compiled([model, loss, self.build, self.step.train_step])

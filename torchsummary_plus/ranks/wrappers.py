@@ -20,10 +20,6 @@ from . import compat
 from .stand_ins import beside, refused_without, replaced
 
 GRADIENTS = "gradients"
-Labelling = Callable[[str], Any]
-"""Returns a context, or decorator, in which new tensors are recorded under a kind."""
-Classify = Callable[[list[Tensor], str], None]
-"""Records existing tensors under a kind."""
 Makers = dict[Place, Callable[[Any], Any]]
 
 
@@ -52,7 +48,7 @@ class RankLedger(Ledger):
 
 
 @contextmanager
-def ddp_alone(labelling: Labelling, seen_as_meta: Any) -> Iterator[None]:
+def ddp_alone(kernels: Any) -> Iterator[None]:
     """Skip the comparison of parameters' shapes with other ranks, and the broadcast of their values.
 
     Tensors that the C++ reducer allocates are recorded as buckets: one at first, then others once the order of the
@@ -65,7 +61,7 @@ def ddp_alone(labelling: Labelling, seen_as_meta: Any) -> Iterator[None]:
     """
     needed = (*compat.DDP_CHECKS, *compat.DDP_BUCKETS, compat.DDP_LOGGER, compat.DDP_REDUCER)
     makers: Makers = dict.fromkeys((*compat.DDP_CHECKS, compat.DDP_LOGGER), lambda _: lambda *_, **__: None)
-    makers |= {place: labelling(BUCKETS) for place in compat.DDP_BUCKETS}
+    makers |= {place: kernels.labelling(BUCKETS) for place in compat.DDP_BUCKETS}
 
     def of_cuda(check: Any) -> Any:
         def checked(wrapper: Any, hook: Any) -> None:
@@ -78,7 +74,7 @@ def ddp_alone(labelling: Labelling, seen_as_meta: Any) -> Iterator[None]:
 
     makers[compat.DDP_HOOK_CHECK] = of_cuda
     if torch.backends.cuda.is_built():
-        makers[compat.DDP_REDUCER] = seen_as_meta
+        makers[compat.DDP_REDUCER] = kernels.seen_as_meta()
     with refused_without(DistributedDataParallel, needed), replaced(makers):
         yield
 
@@ -98,29 +94,27 @@ after the forward; gradients kept until their micro-batch ends.
 """
 
 
-def fsdp_alone(
-    labelling: Labelling, classify: Classify, follow: Callable[[Tensor], None]
-) -> AbstractContextManager[None]:
-    """Record the tensors that ``fully_shard`` allocates under their kinds, and ``follow`` unsharded parameters.
+def fsdp_alone(kernels: Any) -> AbstractContextManager[None]:
+    """Record the tensors that ``fully_shard`` allocates under their kinds, and follow unsharded parameters.
 
     Source: torch/distributed/fsdp/_fully_shard.
     """
 
     def name(parameter: Tensor) -> None:
         if parameter.grad is not None:
-            classify([parameter.grad], GRADIENTS)
+            kernels.ledger.classify([parameter.grad], GRADIENTS)
 
     def with_gradient_named(function: Any) -> Any:
         def called(param: Any) -> None:
             before = getattr(param, "_unsharded_param", None)
             function(param)
             if param._unsharded_param is not before and param._unsharded_param.requires_grad:
-                follow(param._unsharded_param)
+                kernels.follow_leaf(param._unsharded_param)
                 param._unsharded_param.register_post_accumulate_grad_hook(name)
 
         return called
 
-    makers: Makers = {place: labelling(kind) for place, kind in _ALLOCATING.items()}
+    makers: Makers = {place: kernels.labelling(kind) for place, kind in _ALLOCATING.items()}
     makers[compat.FSDP_PARAMETER] = with_gradient_named
     makers[compat.FSDP_CHUNKS] = lambda _: Chunks
     return replaced(makers)
@@ -157,7 +151,7 @@ class FlatParameters:
         self._references: list[weakref.ref[Any]] = []
 
     @contextmanager
-    def alone(self, labelling: Labelling, classify: Classify, follow: Callable[[Tensor], None]) -> Iterator[None]:
+    def alone(self, kernels: Any) -> Iterator[None]:
         """Inside the block, record their tensors under their kinds, and compare their storages instead of addresses.
 
         A shard that is cast and a gradient on the CPU are recorded once the parameter is unsharded. torch replaces the
@@ -172,11 +166,11 @@ class FlatParameters:
         def unsharded(handle: Any) -> None:
             for name, kind in (("_mp_shard", ALL_GATHER), ("_cpu_grad", GRADIENTS), ("_local_shard", "parameters")):
                 if hasattr(handle.flat_param, name):
-                    classify([getattr(handle.flat_param, name)], kind)
+                    kernels.ledger.classify([getattr(handle.flat_param, name)], kind)
 
         def differentiated(_: Any, handle: Any, *__: Any) -> None:
             gradients = handle.flat_param.grad, getattr(handle.flat_param, "_saved_grad_shard", None)
-            classify([gradient for gradient in gradients if gradient is not None], GRADIENTS)
+            kernels.ledger.classify([gradient for gradient in gradients if gradient is not None], GRADIENTS)
 
         def record_stream(tensor: Tensor, stream: Any) -> None:
             if tensor.device.type == "cuda":
@@ -184,14 +178,14 @@ class FlatParameters:
 
         needed: Makers = {
             compat.FLAT_MADE: beside(after=made),
-            compat.FLAT_UNSHARDED: lambda own: beside(after=unsharded)(labelling(UNSHARDED)(own)),
-            **dict.fromkeys(compat.FLAT_VIEWS, beside(lambda handle, *_, **__: follow(handle.flat_param))),
+            compat.FLAT_UNSHARDED: lambda own: beside(after=unsharded)(kernels.labelling(UNSHARDED)(own)),
+            **dict.fromkeys(compat.FLAT_VIEWS, beside(lambda handle, *_, **__: kernels.follow_leaf(handle.flat_param))),
             compat.FLAT_SAME_STORAGE: lambda _: lambda a, b: a.untyped_storage()._cdata == b.untyped_storage()._cdata,
             compat.FLAT_ALLOCATED: lambda _: lambda tensor: tensor.untyped_storage().nbytes() > 0,
             **dict.fromkeys(compat.FLAT_STREAMS, lambda _: record_stream),
         }
         of_kinds: Makers = {
-            compat.FLAT_REDUCE: labelling(REDUCE_SCATTER),
+            compat.FLAT_REDUCE: kernels.labelling(REDUCE_SCATTER),
             compat.FLAT_BACKWARD: beside(differentiated),
             **dict.fromkeys(compat.FLAT_REDUCED, beside(after=differentiated)),
         }
