@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.compiled import CASES
@@ -27,6 +29,8 @@ from torchsummary_plus import (
     what_if,
 )
 from torchsummary_plus.api import step_request
+from torchsummary_plus.api.step_request import StepOptions, StepRequest
+from torchsummary_plus.compiled.estimate import Key, key_of
 from torchsummary_plus.data.memory_records import (
     AS_COMPILED,
     COMPILED_ON_CUDA,
@@ -35,6 +39,8 @@ from torchsummary_plus.data.memory_records import (
     MemoryLog,
     without,
 )
+from torchsummary_plus.step.fake_steps import record_once
+from torchsummary_plus.table.inputs import make_example
 
 ROOT = Path(__file__).parents[2]
 needs_release = from_release("2.13", "the first whose compiler is known")
@@ -297,6 +303,39 @@ def test_limits_are_those_of_the_compiled_step(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_not_predicted_compiled_is_refused_by_name(call: Any, where: str) -> None:
     with pytest.raises(InputError, match=f"compiled is True; accepted {where}: False"):
         call(nn.Linear(8, 8), compiled=True)
+
+
+class Attention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return scaled_dot_product_attention(x, x, x)
+
+
+def test_an_answer_is_kept_until_something_that_it_depends_on_changes() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Unflatten(1, (1, 8, 1)), Attention())
+
+    def key(batch: int = 4, **options: Any) -> Key | None:
+        example = make_example((8,), batch, None, None)
+        assert example is not None
+        task = StepRequest(model, example, StepOptions(**options)).task(batch)
+        return key_of(task, record_once(task))
+
+    def loss(output: Tensor) -> Tensor:
+        return output.square().mean() * scale
+
+    scale = 1
+    keys = [key(), key(5), key(loss=loss), key(optimizer="sgd"), key(gpu="T4"), key(gpu="H100")]
+    with sdpa_kernel(SDPBackend.MATH):
+        keys.append(key())
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+    assert key(loss=loss) == keys[2]
+    scale = 2
+    assert key(loss=loss) != keys[2]
+    assert key() == keys[0]
+    model[1].p = 0.2
+    assert key() != keys[0]
+    model[1].lock = threading.Lock()  # It may be anything's state.
+    assert key() is None
 
 
 @from_release("2.11", "the release that CUDA rules were measured on")

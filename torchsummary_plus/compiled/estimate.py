@@ -2,32 +2,43 @@
 
 What compiles it may change anything in torch, so it runs in a forked copy of the process, within a time limit. A fork
 has the user's model, functions and notebook without sending them; pages are shared until someone writes them, so
-weights are not copied.
+weights are not copied. A process keeps its answers while their models live, since compiling takes longer than all else.
 """
 
 from __future__ import annotations
 
 import contextvars
+import inspect
+import io
+import marshal
 import multiprocessing
 import os
+import pickle
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from textwrap import shorten
 from time import monotonic
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor, nn
 
 from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog
+from ..live.copying import is_library
 from ..live.versions import parsed
 from ..step.fake_steps import NeedsValuesError, Task
 
 Result = TypeVar("Result")
+Key = tuple[MemoryLog, bytes]
+ANSWERS: MutableMapping[nn.Module, dict[Key, MemoryLog]] = WeakKeyDictionary()
+CONFIGS = "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"
 SECONDS = 900.0
 """After how many seconds the uncompiled step is the answer."""
 SECONDS_BETWEEN_TICKS = 0.5
@@ -52,12 +63,15 @@ def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> Memo
         except NeedsValuesError:
             raise UnsupportedError("its code reads tensors' values") from None
 
+    key, known = key_of(task, source), ANSWERS.setdefault(task.tree.modules[0], {})
     try:
         if any(moment.operator == "aten::_cudnn_rnn" for moment in source.moments):
             raise UnsupportedError("recurrent layers on CUDA, which torch.compile does not compile")
-        log = in_subprocess(work, SECONDS, tick)
+        log = known[key] if key in known else in_subprocess(work, SECONDS, tick)
     except UnsupportedError as error:
         return replace(source, assumptions=(*source.assumptions, f"{NOT_COMPILED}{error}"))
+    if key is not None:
+        known[key] = log
     first = len(log.moments)
     return replace(
         log,
@@ -67,6 +81,40 @@ def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> Memo
         mult_adds=source.mult_adds,
         uncounted=source.uncounted,
     )
+
+
+def key_of(task: Task, source: MemoryLog) -> Key | None:
+    """Return what identifies an answer: the events of the uncompiled step, which show torch's settings, and its code.
+
+    None if something in it cannot be described.
+    """
+    imported: dict[str, Any] = sys.modules
+    configs = [imported[name].get_hash() for name in CONFIGS if name in imported]
+    device = str(task.device), task.capability, task.cudnn.card, task.cudnn.how
+    buffer = io.BytesIO()
+    try:
+        _Describing(buffer).dump((task.tree.called, task.tree.modules, task.example, task.step, device, configs))
+    except Exception:  # Whatever a class raises that cannot be pickled.
+        return None
+    return source, buffer.getvalue()
+
+
+class _Describing(pickle.Pickler):
+    """Pickles what compiled code depends on: functions with their code and what it names, tensors without values."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Describe what cannot be pickled, or may change behind its name."""
+        if isinstance(value, FunctionType):
+            code, names = value.__code__, inspect.getclosurevars(value)
+            used = {} if is_library(code.co_filename) else names.globals
+            return tuple, ((marshal.dumps(code), names.nonlocals, value.__defaults__, value.__kwdefaults__, used),)
+        kind = type(value)
+        is_private = kind.__module__.startswith("torch._") and not isinstance(value, nn.Module)
+        if isinstance(value, Tensor):
+            return str, (f"{kind} {value.shape} {value.stride()} {value.dtype} {value.device} {value.requires_grad}",)
+        if is_private or isinstance(value, ModuleType) or (isinstance(value, type) and value.__module__ != "builtins"):
+            return str, (f"{kind.__qualname__} {id(value)}",)
+        return NotImplemented
 
 
 def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[], None]) -> Result:

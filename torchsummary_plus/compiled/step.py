@@ -266,14 +266,9 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **how: Any) -> tu
         for output, gradient in zip(outputs, grad_outputs or [None] * len(outputs)):
             add(_place(output), torch.ones_like(output) if gradient is None else gradient)
         nodes = sorted(reached([node for node, _ in found]), key=lambda node: node._sequence_nr())
-        leading = {place[0] for place in places if place is not None}  # To an input.
-        needed = set[Any]()
-        for node in nodes:  # A node's next functions were created before it.
-            if any(following in leading or following in needed for following, _ in node.next_functions):
-                needed.add(node)
         for node in reversed(nodes):
             own = [found.get((node, number)) for number in range(len(node._input_metadata))]
-            if node in needed and any(gradient is not None for gradient in own):
+            if node.name() != ACCUMULATES and any(gradient is not None for gradient in own):
                 results = (node if callable(node) else node.apply)(*own)  # The latter is a function in Python.
                 results = results if isinstance(results, tuple) else (results,)
                 for following, gradient in zip(node.next_functions, results):
