@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-import torchsummary
 from torch import nn
 
-from examples.modelsize_net import ModelsizeNet
+import torchsummary_plus
 from examples.vgg import vgg19
-from torchsummary_plus.legacy import SizeEstimator, modelsize, summary, summary_string
+from torchsummary_plus.legacy import modelsize, summary, summary_string
 
 README_OF_PYTORCH_MODELSIZE = """
 # Define a model
@@ -60,14 +59,6 @@ def test_the_readme_of_pytorch_modelsize_runs(capsys: pytest.CaptureFixture[str]
     assert total == str((bits / 8 / 1024**2, bits)) and bits - 3_424_928_768 == 32 * 160
 
 
-def test_its_small_picture() -> None:
-    """FACTS, B: 32,768 + 4,595,712 + 153,600 bits; published were 4,776,960, with 4,640 parameters."""
-    estimator = SizeEstimator(ModelsizeNet(), input_size=(1, 1, 32, 32), bits=32)
-    assert estimator.estimate_size() == (0.570068359375, 4_782_080)
-    assert (estimator.input_bits, estimator.forward_backward_bits, estimator.param_bits) == (32_768, 4_595_712, 153_600)
-    assert 4_776_960 == 32 * 4_640 + 32_768 + 4_595_712
-
-
 def six_layers() -> nn.Module:
     """The model of Pytorch-Memory-Utils' documentation."""
     model = nn.Sequential()
@@ -91,50 +82,11 @@ def test_modelsize_prints_what_its_readme_shows(capsys: pytest.CaptureFixture[st
     assert size == (450_304, 336_089_600, 672_179_200)
 
 
-README_OF_TORCHSUMMARY = """
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-from torchsummary import summary
-
-class Net(nn.Module):
-    def __init__(self):
-        super(Net, self).__init__()
-        self.conv1 = nn.Conv2d(1, 10, kernel_size=5)
-        self.conv2 = nn.Conv2d(10, 20, kernel_size=5)
-        self.conv2_drop = nn.Dropout2d()
-        self.fc1 = nn.Linear(320, 50)
-        self.fc2 = nn.Linear(50, 10)
-
-    def forward(self, x):
-        x = F.relu(F.max_pool2d(self.conv1(x), 2))
-        x = F.relu(F.max_pool2d(self.conv2_drop(self.conv2(x)), 2))
-        x = x.view(-1, 320)
-        x = F.relu(self.fc1(x))
-        x = F.dropout(x, training=self.training)
-        x = self.fc2(x)
-        return F.log_softmax(x, dim=1)
-
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu") # PyTorch v0.4.0
-model = Net().to(device)
-
-summary(model, (1, 28, 28), device=device.type)
-"""
-
-
-def test_the_readme_of_torchsummary_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """And prints what torchsummary prints, beside it."""
-    exec(README_OF_TORCHSUMMARY.replace("from torchsummary", "from torchsummary_plus.legacy"), {"__name__": "readme"})
-    ours = capsys.readouterr().out
-    exec(README_OF_TORCHSUMMARY, {"__name__": "readme"})
-    assert ours == capsys.readouterr().out
-
-
 def test_summary_string_is_torchsummarys() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
     text, (total, trainable) = summary_string(model, (1, 8, 8), device="cpu")
     assert (total, trainable) == (20, 20) and text == str(summary(model, (1, 8, 8), verbose=0))
-    assert torchsummary.summary.__name__ == summary.__name__
+    assert (summary, summary_string) == (torchsummary_plus.summary, torchsummary_plus.summary_string)
 
 
 README_OF_GPU_MEM_TRACK = """
