@@ -165,19 +165,19 @@ class ModuleCall:
     stop: int
     outputs: tuple[int, ...]
 
-    def later(self, by: int) -> ModuleCall:
-        """Return the call after events were inserted before it; one that did not return has no end to shift."""
-        return replace(self, start=self.start + by, stop=self.stop + by if self.stop >= 0 else -1)
 
+def returned(calls: Sequence[ModuleCall], later: int = 0) -> tuple[ModuleCall, ...]:
+    """Return the calls that returned, ``later`` by as many events that were inserted before them.
 
-def returned(calls: Sequence[ModuleCall]) -> tuple[ModuleCall, ...]:
-    """Return the calls that returned; an enclosing call left by an exception (``stop`` is -1) counts as none."""
+    An enclosing call that was left by an exception (``stop`` is -1) counts as none.
+    """
     place = {-1: -1}
     finished: list[ModuleCall] = []
     for number, call in enumerate(calls):
         place[number] = -1 if call.stop < 0 else len(finished)
         if call.stop >= 0:
-            finished.append(replace(call, outer=place[call.outer]))
+            start, stop = call.start + later, call.stop + later
+            finished.append(replace(call, outer=place[call.outer], start=start, stop=stop))
     return tuple(finished)
 
 

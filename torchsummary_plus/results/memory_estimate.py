@@ -11,7 +11,6 @@ from ..data.units import in_common_unit
 from ..formats.table import Table
 from ..formats.text import WIDTH, answer_text, table_text
 from ..memory.estimate import Estimate
-from ..memory.gpus import named_gpu
 from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, time_tables
 from ..render.plots import draw_holders, draw_timeline, placed
 from ..timing.step_time import StepTime, step_time
@@ -78,11 +77,10 @@ class MemoryEstimate(Views, Figures, Estimate):
 
     def known_time(self, gpu: str = "") -> StepTime | None:
         """Return :meth:`time`; None where it would raise: without a measured time, or a GPU, its peaks, and kernels."""
-        if self.log.measured_time is not None and not gpu:
-            return self.time()
-        card = named_gpu(gpu or self.info.gpu) if gpu or self.info.gpu else None
-        is_known = card is not None and card.peaks is not None and self.backend == "cuda" and self.log.kernels
-        return self.time(gpu or None) if is_known else None
+        try:
+            return self.time(gpu or None)
+        except InputError:
+            return None
 
     def to_text(self, **look: Unpack[ShownLook]) -> str:
         """Return :meth:`render`'s text, or with ``columns`` a table."""
@@ -113,7 +111,7 @@ class MemoryEstimate(Views, Figures, Estimate):
             raise InputError("the MemoryEstimate contradicts itself: its peak is not that of its log")
         super()._check()
         self.tables(columns=REPORT_COLUMNS, style="tree")
-        _ = self.fits("24GiB"), self.by_call, self.known_time()
+        _ = self.fits("24GiB"), self.by_call, self.known_time(), self.known_time("T4")
 
     def _headline(self) -> tuple[str, str]:
         return str(self.info), f"Peak: {in_common_unit(self.peak_bytes)}, in the {place(self)}"

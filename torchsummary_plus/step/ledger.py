@@ -386,7 +386,7 @@ class Ledger(Listener):
         initial = [(0, number, nbytes) for number in self._before if (nbytes := self.storages[number].nbytes)]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
-        calls = returned([call.later(len(initial)) for call in self.calls])
+        calls = returned(self.calls, len(initial))
         doubts = tuple(replace(doubt, event=doubt.event + len(initial)) for doubt in self.doubts)
         events, moments = (*initial, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
