@@ -111,7 +111,7 @@ class MemoryEstimate(Views, Figures, Estimate):
             raise InputError("the MemoryEstimate contradicts itself: its peak is not that of its log")
         super()._check()
         self.tables(columns=REPORT_COLUMNS, style="tree")
-        _ = self.fits("24GiB"), self.by_call, self.known_time(), self.known_time("T4")
+        _ = self.fits("24GiB"), self.by_call, self.known_time()
 
     def _headline(self) -> tuple[str, str]:
         return str(self.info), f"Peak: {in_common_unit(self.peak_bytes)}, in the {place(self)}"
