@@ -329,7 +329,8 @@ class RankPass(Pass):
     as that of a loss over a split vocabulary, calls composite operators below autograd.
     """
 
-    below_autograd = True
+    def _is_below_autograd(self, args: tuple[Any, ...]) -> bool:
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         state = self.state

@@ -103,8 +103,9 @@ class State:
     in_transform: bool | None = None
     """For Python code inside a ``torch.func`` transform, whose level is not set while an operator runs: whether it
     calls under autocast, which does not see the true device of a transform's tensors; else None."""
-    in_class: bool = False
-    """Whether a tensor class that dispatches for itself calls them, below autograd."""
+    below_autograd: bool = False
+    """Whether a tensor class that dispatches for itself, or a kernel, calls them: below the layer that decomposes
+    composite ones."""
     as_meta: bool = False
     """Whether even Python code in the engine sees fakes as being on meta."""
     by_engine: bool = False
@@ -159,8 +160,6 @@ class Pass(compat.DispatchMode):
     """
 
     supports_higher_order_operators = True
-    below_autograd = False
-    """Whether code of tensor classes calls operators below the layer that decomposes composite ones."""
 
     def __init__(self, tree: ModuleTree, kernel: Kernel, listeners: Sequence[Listener]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -227,7 +226,7 @@ class Pass(compat.DispatchMode):
             if within is None and self.state.autocasts:
                 within = kernel_cast_within(func, self.state.autocasts)
             if within is not None:
-                with _again(self), self._autocast_inside(func), self._below_autograd():
+                with _again(self), self._autocast_inside(func), self.state.override(below_autograd=True):
                     return within(*args, **kwargs)
             return self._run(func, args, kwargs)
 
@@ -245,18 +244,9 @@ class Pass(compat.DispatchMode):
         finally:
             torch.set_autocast_enabled(kind, False)
 
-    @contextmanager
-    def _below_autograd(self) -> Iterator[None]:
-        """Decompose composite operators, as nothing above the mode does so inside an operator's kernel."""
-        outer, self.below_autograd = self.below_autograd, True
-        try:
-            yield
-        finally:
-            self.below_autograd = outer
-
     def _is_below_autograd(self, args: tuple[Any, ...]) -> bool:
-        """Whether tensor classes or inference mode skip the layer that decomposes composite operators."""
-        known = self.below_autograd or self.state.in_class or torch.is_inference_mode_enabled()
+        """Whether tensor classes, kernels or inference mode skip the layer that decomposes composite operators."""
+        known = self.state.below_autograd or torch.is_inference_mode_enabled()
         return known or any(tensor.is_inference() for tensor in tensors_of(args))
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -284,7 +274,7 @@ class Pass(compat.DispatchMode):
 
         Without the mode the classes would not be notified of fakes among the arguments, which count as plain tensors.
         """
-        with self.state.override(in_engine=False, in_class=True), _again(self):
+        with self.state.override(in_engine=False, below_autograd=True), _again(self):
             for kind in kinds:
                 out = kind.__torch_dispatch__(func, tuple(kinds), args, kwargs)
                 if out is not NotImplemented:
