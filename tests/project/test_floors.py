@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import torchsummary_plus
+from examples.resnet import resnet18
 
 PACKAGE = Path(__file__).parents[2] / "torchsummary_plus"
 
@@ -143,6 +144,19 @@ def test_the_package_adds_its_own_files_alone_to_import_torch() -> None:
     added = json.loads(done.stdout)
     heads = {module.partition(".")[0] for module in added}
     assert heads - set(sys.stdlib_module_names) == {PACKAGE.name}
+
+
+def test_a_plain_models_table_never_asks_what_it_is_not() -> None:
+    """Neither offloaded, packed, adapted nor with experts: no function of the files of these runs."""
+    model, entered = resnet18(), set()
+    torchsummary_plus.summary(model, (3, 32, 32), verbose=0)  # A first call imports.
+    sys.setprofile(lambda frame, event, _: entered.add(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        torchsummary_plus.summary(model, (3, 32, 32), verbose=0)
+    finally:
+        sys.setprofile(None)
+    names = {name for name, path in FILES.items() if str(path) in entered}
+    assert len(names) <= 25 and not names & {"live.offloading", "live.packed", "table.experts", "table.failures"}
 
 
 @pytest.mark.parametrize("is_on", [True, False])

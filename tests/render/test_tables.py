@@ -1,4 +1,7 @@
-"""Tables, from which all formats are rendered, have the text's cells and the values behind them."""
+"""Tables, from which all formats are rendered, have the text's cells and the values behind them, and users' columns."""
+
+import json
+from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -6,7 +9,8 @@ from torch import Tensor, nn
 from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from tests.parts import of_parts
-from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
+from torchsummary_plus import InputError, ModelSummary, compare, estimate_memory, register_column, summary
+from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.formats.table import CellStyle, written
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.table.columns import summary_table
@@ -66,3 +70,41 @@ def test_multiply_adds_and_flops_of_layers_side_by_side_are_both_of_one_sample()
     layer = summary(nn.Linear(4, 5), (4,), 3, verbose=0)
     table = compare({"a": layer, "b": layer}).tables(columns=["mult_adds", "flops"], layers=True)[1]
     assert [cell.value for cell in table.rows[0].cells] == ["same", 20, 40, 20, 40]
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.ReLU())
+
+
+def reuse(line: Any, report: Any) -> float | None:
+    return line.mult_adds / line.num_params if line.num_params else None
+
+
+def test_a_column_is_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    with register_column("reuse", "Uses", unit="ratio", width=8)(reuse):
+        s = summary(net(), (1, 8, 8), col_names=["num_params", "reuse"], verbose=0)
+        for text in (s.to_text(), s.render(style="tree"), s.to_markdown(), s.to_latex(), s.to_html()):
+            assert "Uses" in text and "36.00" in text
+        assert "reuse" in s.to_csv() and "36.0" in s.to_csv()
+        assert json.loads(s.to_json())
+        both = compare(net(), net(), input_size=(1, 8, 8), col_names=["reuse"])
+        assert "36.00" in str(both)
+        assert main(["examples/davenet.py:Audio", "40,1024", "--columns", "reuse"]) == 0
+        assert "Uses" in capsys.readouterr().out
+    with pytest.raises(InputError, match="column is 'reuse'"):
+        s.render()
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "told"),
+    [
+        ("num_params", "", "column num_params already exists: Param #"),
+        ("two words", "", "column name is 'two words'; accepted: an identifier"),
+        ("fine", "GB", "unit is 'GB'; accepted: 'bytes'"),
+    ],
+)
+def test_other_names_and_units_are_refused(name: Any, unit: str, told: str) -> None:
+    before = dict(COLUMNS)
+    with pytest.raises(InputError) as caught:
+        register_column(name, "Heading", unit=unit)(reuse)
+    assert told in str(caught.value) and before == COLUMNS
