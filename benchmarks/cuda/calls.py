@@ -27,8 +27,8 @@ from benchmarks.cuda.truth import describe, record
 from benchmarks.nocuda.cards import card_path
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.registry import SCRATCH
-from torchsummary_plus.step.autograd.nodes import OTHER_FORMULAS
 from torchsummary_plus.step.losses import default_loss
+from torchsummary_plus.step.workspace import OTHER_FORMULAS
 
 BOUNDED = {name for (_, name), rule in SCRATCH.items() if rule.since} | OTHER_FORMULAS
 """Operators that have only a bound on CUDA, and gradients that have only a range."""

@@ -20,8 +20,7 @@ from torchsummary_plus.memory import estimate as estimates
 from torchsummary_plus.memory.attribution import replay
 from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED, Alloc, AtMost, Rule
 from torchsummary_plus.step import kernel_trials, real_steps
-from torchsummary_plus.step.autograd.nodes import WITH_VECTORS
-from torchsummary_plus.step.workspace import LARGEST_LASTING
+from torchsummary_plus.step.workspace import LARGEST_LASTING, WITH_VECTORS
 
 pytestmark = pytest.mark.usefixtures("threads")
 

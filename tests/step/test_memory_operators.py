@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.parts import of_parts
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.step.autograd.nodes import OF_VIEW
+from torchsummary_plus.step.workspace import OF_VIEW
 
 pytestmark = pytest.mark.usefixtures("threads")
 

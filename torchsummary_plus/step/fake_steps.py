@@ -42,7 +42,6 @@ from .autograd.cuda_engine import CudaEngine
 from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
-from .autograd.nodes import renewals_noted
 from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
 from .ledger import IfUsed, Ledger, Work
 from .optimizers import fakes_in_foreach
@@ -445,11 +444,10 @@ class RecordedSteps(Steps):
             stack.callback(engine.release)
             functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
             watch.state.on_cuda = functions.on_cuda
-            stack.enter_context(renewals_noted(ledger.workspaces.renewed))
             if functions.on_cuda:
                 stack.enter_context(loss_on_card(ledger.workspaces.chip))
             else:
-                functions.keep_number = ledger.numbers.of_wrapper
+                functions.keep_number = ledger.record_number
             stack.enter_context(engine_watched(functions, ledger.workspaces))
             stack.enter_context(self._backwards_named())
             stack.enter_context(watch)

@@ -31,24 +31,29 @@ from ..data.units import MIN_BLOCK
 from ..live import compat
 from ..live.cuda_calls import Streams
 from ..live.fakes import Fake
-from ..live.storages import all_stored
+from ..live.storages import all_stored, stored
 from ..live.structures import all_tensors, cached_tensors
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Free, Result, Timeline
 from ..ops.traffic import kernels_of
 from ..table.forward import Frame, Listener, module_of
-from ..trace.kernels import tensors_of
+from ..trace.kernels import NUMBER_BYTES, tensors_of
 from ..trace.values import OUTSIDE
 from ..watch.marks import NodeModules
-from .autograd.nodes import SavedNumbers, saved_bytes
 from .step_copy import PriorTensor
-from .workspace import Workspaces
+from .workspace import WRITE, Workspaces
 
 GATHERED = "aten::cat"
 """How a line-searching optimizer concatenates all gradients."""
 SHAPES_ONLY = "prims::"
 """Operators with which torch itself computes shapes on meta, as when it adds a tangent of zeros (BinaryOps.cpp)."""
+aten = torch.ops.aten
+_KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}
+"""Products that write to their first factor and keep the other one."""
+_PRODUCTS = {aten.mul.Tensor, aten.div.Tensor}
+"""The operators of a product's gradient."""
+_OF_PRODUCTS = ("MulBackward0", "DivBackward0", "DivBackward1")
 ACCUMULATING = 1 << 62
 """Sequence numbers from here on are those of nodes that accumulate a gradient (torch/csrc/autograd/function.h)."""
 
@@ -60,6 +65,11 @@ class Ledger(Listener):
     at its allocation: in the forward the active call, in the backward the autograd node, whose sequence number tells in
     which call it was created. A backward begins each node on the stream of its forward (``Node::stream`` in
     torch/csrc/autograd/function.h); hooks may switch to others.
+
+    On the CPU a product with a Python number saves it as a tensor for the gradient of the other factor
+    (tools/autograd/derivatives.yaml, ``mul.Tensor`` and ``div.Tensor``). Its node exists only after the operator has
+    returned, so the number is recorded at the next event. Python cannot reach the node of a write to a view; its
+    number counts until the step ends, with an error band, and may not be kept at all.
     """
 
     held = HELD_TO_THE_END
@@ -84,7 +94,10 @@ class Ledger(Listener):
         self._call_of: dict[int, int] = {}
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage], int]] = {}
         """By storage: its number, what frees it, and its bytes as torch knows them."""
-        self.numbers = SavedNumbers(self._record_number)
+        self._product: weakref.ref[torch.Tensor] | None = None
+        """The result of the last operator, if its second argument was a number."""
+        self._of_views: list[torch.UntypedStorage] = []
+        """Numbers that the nodes of writes to views may keep."""
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Returns the storage that stands for a real one in the pass, so that both share an entry."""
         self.in_engine: Callable[[], bool] = lambda: True
@@ -104,7 +117,9 @@ class Ledger(Listener):
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
-        self.numbers.finish(is_over=phase == "end")
+        self._finish_product()
+        if phase == "end":
+            self._of_views.clear()
         self.phase, self.step = phase, step
         self.moments.append(Moment("", OUTSIDE, phase, step))
         self._depth = 1 if Streams.active is None else len(Streams.active.stack)
@@ -205,7 +220,7 @@ class Ledger(Listener):
 
     def begin(self, frame: Frame) -> None:
         """Open a call's entry, and the forward phase after the end of a step."""
-        self.numbers.finish()
+        self._finish_product()
         if self.phase == "end":
             self.enter("forward", self.step)
         self.node_modules.turn(compat.sequence_number(), OUTSIDE if frame.module is None else frame.module)
@@ -216,7 +231,7 @@ class Ledger(Listener):
 
     def end(self, frame: Frame, output: Any) -> None:
         """Close a call's entry, with its outputs."""
-        self.numbers.finish()
+        self._finish_product()
         outer = frame.outer
         if outer is None and not torch.is_grad_enabled():
             self.classify(cached_tensors(output), KV_CACHE)
@@ -239,7 +254,7 @@ class Ledger(Listener):
 
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Record an operator's results, scratch memory and the workspaces of handles."""
-        self.numbers.finish()
+        self._finish_product()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
         self.moments.append(Moment(name, owner, self.phase, self.step))
@@ -248,7 +263,7 @@ class Ledger(Listener):
         sizes = [0] * len(results) if on_meta else [*self.workspaces.reserves(name, args, kwargs, out)]
         sizes += [None] * len(results)
         by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
-        saved = saved_bytes(func, args) if by_node else 0
+        saved = _saved_bytes(func, args) if by_node else 0
         node = compat.current_node() if self.phase == "backward" else None
         if node is not None:
             self.node_band = self.workspaces.note_node(node, args, kwargs, out)
@@ -261,8 +276,28 @@ class Ledger(Listener):
         doubt, lasting_bytes = self.workspaces.take_doubt()
         if doubt:
             self.doubts.append(Doubt(len(self.events), len(self.moments) - 1, doubt, lasting_bytes))
-        if self.backend == "cpu":
-            self.numbers.give(func, args, out)
+        if self.backend == "cpu" and len(args) > 1 and type(args[1]) in NUMBER_BYTES and isinstance(out, torch.Tensor):
+            if out._base is None:
+                self._product = weakref.ref(out)
+            elif func in _KEEPING and torch.is_grad_enabled() and out.requires_grad:
+                self._of_views.append(torch.UntypedStorage(NUMBER_BYTES[type(args[1])]))
+                self._record(self._of_views[-1], owner, self._of_views[-1].nbytes(), 1.0)
+
+    def _finish_product(self) -> None:
+        """Record the number that the last operator's node keeps, if any."""
+        result, self._product = self._product, None
+        out = None if result is None else result()
+        if out is not None:
+            with compat.no_function():
+                self.record_number(out)
+
+    def record_number(self, out: torch.Tensor) -> None:
+        """Record the number that the node of a product keeps, if any."""
+        saved = getattr(out.grad_fn, "_saved_other", None)
+        if isinstance(saved, torch.Tensor):
+            storage = next(iter(stored(saved))).untyped_storage()
+            if storage._cdata not in self._live:
+                self._record(storage, self.moments[-1].module, storage.nbytes())
 
     def _record_timeline(
         self,
@@ -311,11 +346,6 @@ class Ledger(Listener):
         number = self._number(nbytes, owner, "workspace", band)
         self.event(number, nbytes)
         return number
-
-    def _record_number(self, storage: torch.UntypedStorage, band: float) -> None:
-        """Record the tensor that torch made of a Python number."""
-        if storage._cdata not in self._live:
-            self._record(storage, self.moments[-1].module, storage.nbytes(), band)
 
     def _record_result(self, tensor: torch.Tensor, nbytes: int | None, owner: int, band: float) -> None:
         if self.is_here(tensor):
@@ -366,14 +396,14 @@ class Ledger(Listener):
         self._live[key] = number, weakref.ref(storage, lambda _: self._free(key)), storage.nbytes()
 
     def _free(self, key: int) -> None:
-        self.numbers.finish()
+        self._finish_product()
         number, *_ = self._live.pop(key)
         if self.storages[number].nbytes:
             self.event(number, 0)
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data."""
-        self.numbers.finish()
+        self._finish_product()
         if any(storage.elsewhere for storage in self.storages):
             assumptions += (self.held,)
         unknown = tuple(sorted(self.workspaces.unknown.items()))
@@ -393,6 +423,13 @@ class Ledger(Listener):
         streams = tuple(self.streams) if any(self.streams) else ()
         counted = moments, events, tuple(self.storages), module_paths, calls, unknown, assumptions, doubts
         return there_from_the_start(MemoryLog(*counted, bands=bands, streams=streams), self.new_inputs)
+
+
+def _saved_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """Return the bytes of a gradient operator's number if it is not a new tensor but the one that a node kept."""
+    size = NUMBER_BYTES.get(type(args[1]), 0) if len(args) > 1 else 0
+    name = node.name() if size and (node := compat.current_node()) is not None else ""
+    return size if name in _OF_PRODUCTS or (name == WRITE and func in _PRODUCTS) else 0
 
 
 _ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})

@@ -32,12 +32,39 @@ from ..ops.scratch.registry import (
     most_bytes,
     variant_of,
 )
-from .autograd.nodes import OF_VIEW, OTHER_FORMULAS, WITH_VECTORS, WRITE
 from .kernel_trials import Timelines, is_foreign, is_unstudied, tried, unfreed_bytes
 
 Place = tuple[bool, int]
 """What libraries' handles belong to: whether it is autograd's thread, and the stream."""
 SCRIPT = "torch::jit::DifferentiableGraphBackward"
+WRITE = "CopySlices"
+"""The node inside which that of a write to a view runs."""
+
+OF_VIEW = "AsStridedBackward0"
+"""The node of a view that was written to in place.
+
+Without a mode torch describes the view by its strides and scatters its gradient into zeros as long as the base. For a
+fake, which is a tensor subclass, it replays the operators that made the view instead (torch/csrc/autograd/variable.cpp,
+``VariableHooks::grad_fn``, and ``as_strided_backward`` of FunctionsManual).
+"""
+
+OTHER_FORMULAS = frozenset({
+    *("ProdBackward0", "ProdBackward1", "CumprodBackward0", "MaskedFillBackward1", "RenormBackward0"),
+    *("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
+    *("LinalgHouseholderProductBackward0", "OrmqrBackward0", OF_VIEW),
+    *("LinalgDetBackward0", "AminmaxBackward0", "Atan2Backward0"),
+})  # fmt: skip
+"""Nodes whose gradient is computed by another formula under a mode, with up to several times the memory.
+
+Products check for zeros without a mode, and extremes of all elements share their gradient among equal elements in
+place; a mode leaves out both, as reflectors keep their columns in a list (torch/csrc/autograd/FunctionsManual.cpp).
+"""
+
+WITH_VECTORS = frozenset({"aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_eig"})
+"""Decompositions that under a mode compute vectors even where code asks for values alone, and no gradient needs more.
+
+Source: aten/src/ATen/native/BatchLinearAlgebra.cpp, ``linalg_svdvals``, ``linalg_eigvalsh`` and ``linalg_eigvals``.
+"""
 
 LARGEST_LASTING = 32 * MIB
 """The largest lasting workspace under torch's defaults: that of cuBLAS on Hopper, which an operator may request."""

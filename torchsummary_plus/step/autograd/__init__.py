@@ -2,5 +2,4 @@
 
 - ``dispatch`` runs operators, and ``functions`` the functions above them, a GPU's by ``cuda_functions``.
   ``cuda_engine`` stands in for the engine on CUDA.
-- What ``nodes`` keep, and when they run.
 """

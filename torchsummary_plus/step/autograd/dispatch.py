@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...live import compat
-from ...live.fakes import META, Fake, UnfakeableError
+from ...live.fakes import META, Fake, UnfakeableError, follow_renewals
 from ...live.isolation import all_in_pass
 from ...live.packed import calls_in_script
 from ...live.versions import since
@@ -215,7 +215,10 @@ _DIFFERENTIATE = compat.transforms, "grad_increment_nesting"
 
 @contextmanager
 def engine_watched(functions: StepFunctions, workspaces: Workspaces) -> Iterator[None]:
-    """Run backwards in this thread, under the function mode, with the state of the pass set."""
+    """Run backwards in this thread, under the function mode, with the state of the pass set.
+
+    Note the nodes by which torch replaces those of views: of several that make a view, the last one's number.
+    """
     run = getattr(*compat.RUN_BACKWARD)
 
     def watched(roots: Any, gradients: Any, keeps_graph: bool, creates_graph: bool, *args: Any, **kwargs: Any) -> Any:
@@ -239,8 +242,17 @@ def engine_watched(functions: StepFunctions, workspaces: Workspaces) -> Iterator
         with state.override(differentiates=is_outermost), differentiate() as level:
             yield level
 
-    with compat.replaced(all_in_pass({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating})):
-        yield
+    def renewing(tensor: torch.Tensor) -> None:  # torch holds the view's lock, so that the node cannot be read yet.
+        with compat.no_subclass_function():
+            if tensor._is_view():
+                workspaces.renewed.add(compat.sequence_number() - 1)
+
+    outer = follow_renewals(renewing)
+    try:
+        with compat.replaced(all_in_pass({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating})):
+            yield
+    finally:
+        follow_renewals(outer)
 
 
 def _is_cast(func: Any, args: tuple[Any, ...]) -> bool:

@@ -61,8 +61,9 @@ class StepFunctions(TorchFunctionMode):
         self.device = device
         self.on_cuda = device.type == "cuda"
         self.capability = capability
-        self.keep_number: Callable[[Any], None] = lambda out: None
-        """Called with the result of a function whose second argument is a number."""
+        self.keep_number: Callable[[torch.Tensor], None] = lambda out: None
+        """Called with a wrapper that is the result of a function whose second argument is a number: its node keeps it,
+        and the inner operator's does not, as of a ``NestedTensor``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.on_cuda:
@@ -82,7 +83,7 @@ class StepFunctions(TorchFunctionMode):
                 self.engine.add_leaf(args[0])
             elif kwargs and kwargs.get("requires_grad") and isinstance(out, torch.Tensor):
                 self.engine.add_leaf(out)
-            if len(args) > 1 and type(args[1]) in NUMBER_BYTES:
+            if len(args) > 1 and type(args[1]) in NUMBER_BYTES and compat.is_wrapper_subclass(out):
                 self.keep_number(out)
             return out
         except Exception as error:
