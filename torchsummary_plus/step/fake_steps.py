@@ -43,7 +43,7 @@ from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
-from .ledger import IfUsed, Ledger, Work
+from .ledger import Ledger, Work
 from .optimizers import fakes_in_foreach
 from .real_steps import (
     OTHER_GRADIENTS,
@@ -279,7 +279,6 @@ def record_once(task: Task) -> MemoryLog:
             log = replace(log, others=(without_optimizer(log),))
         return replace(
             log,
-            assumptions=(*log.assumptions, *steps.if_used.assumptions()),
             mult_adds=tuple(work.mult_adds.items()),
             uncounted=tuple(sorted(work.unknown.items())),
             kernels=tuple(work.kernels),
@@ -306,8 +305,8 @@ def _prepared(
     if len(spread) > 1:  # The copy has them all on one.
         ledger.gpus |= spread
     moved = task.device.type != original.device().type
-    if_used, work = IfUsed(ledger, moved and on_cuda), Work(ledger, task.step.steps)
-    stack.callback(if_used.finish)
+    ledger.used_bytes = 0 if moved and on_cuda else None
+    work = Work(ledger, task.step.steps)
     follow_meta_storages(kernels, ledger)
     registered = {id(tensor) for tensor in tensors_in(with_loss(original, task.step))}
 
@@ -328,7 +327,7 @@ def _prepared(
         raise forward_error(error, original) from error
     tree = copy.tree
     watch = kernels.watch = Pass(
-        tree, kernels, [if_used, embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
+        tree, kernels, [embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
     )
     set_mode(tree, task.step.mode == "train", kernels)
     real_run = task.real_run
@@ -339,7 +338,6 @@ def _prepared(
         watch.hold(mode_key)
     watch.install()
     steps = RecordedSteps(kernels, ledger, copy)
-    steps.if_used = if_used
     if surroundings.has_idle_scaler and on_cuda:
         steps.notes[IDLE_SCALER] = None
     return steps, work

@@ -54,6 +54,8 @@ _KEEPING = {aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode}
 _PRODUCTS = {aten.mul.Tensor, aten.div.Tensor}
 """The operators of a product's gradient."""
 _OF_PRODUCTS = ("MulBackward0", "DivBackward0", "DivBackward1")
+_ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
+"""Operators that read a tensor in CPU memory together with tensors on a GPU."""
 ACCUMULATING = 1 << 62
 """Sequence numbers from here on are those of nodes that accumulate a gradient (torch/csrc/autograd/function.h)."""
 
@@ -107,6 +109,10 @@ class Ledger(Listener):
         self.node_band = 0.0
         """The error band of what the current autograd node allocates."""
         self._before: list[int] = []
+        self._unused: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
+        """Storages of packages that no operator has received: what notes their release, their kind and owner."""
+        self.used_bytes: int | None = None
+        """Where the steps run on a GPU and the model is elsewhere: the bytes that packages' tensors count."""
         self.node_modules = NodeModules()
         self._switches: list[tuple[int, int]] = [(0, 0)]
         """The sequence number of the next autograd node and the current stream, at the start and at each switch."""
@@ -401,6 +407,39 @@ class Ledger(Listener):
         if self.storages[number].nbytes:
             self.event(number, 0)
 
+    def record_if_used(self, holding: PriorTensor) -> None:
+        """Record a package's tensor once an operator receives it, or once the steps let go of it."""
+        for tensor in all_stored([holding.tensor]):
+            storage = tensor.untyped_storage()
+            key, nbytes = storage._cdata, storage.nbytes() if self.is_here(tensor) else 0
+            if self.number_of(tensor) < 0:
+                released = weakref.ref(storage, partial(self._release_unused, key, nbytes))
+                self._unused[key] = released, holding.kind, holding.owner
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record what an operator is about to use.
+
+        A tensor in CPU memory is on the GPU only if an operator takes it together with tensors there.
+        """
+        if not self._unused:
+            return
+        tensors = tensors_of((*args, *kwargs.values()))
+        crosses = isinstance(func, OpOverload) and func._schema.name in _ACROSS
+        meets_card = not crosses and any(map(self.is_here, tensors))
+        for tensor in tensors:
+            if tensor.layout is torch.strided and (self.is_here(tensor) or (meets_card and tensor.dim())):
+                storage = tensor.untyped_storage()
+                _, kind, owner = self._unused.pop(storage._cdata, (None, "", 0))
+                if kind:
+                    self.watch(storage, self.was_there(storage.nbytes(), kind, owner))
+                    self.used_bytes = None if self.used_bytes is None else self.used_bytes + storage.nbytes()
+
+    def _release_unused(self, key: int, nbytes: int, _: object) -> None:
+        """Record a storage that the steps let go of as held until then."""
+        _, kind, owner = self._unused.pop(key, (None, "", 0))
+        if kind and nbytes:
+            self.event(self.was_there(nbytes, kind, owner), 0)
+
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
         """Return the ledger as plain data."""
         self._finish_product()
@@ -413,6 +452,10 @@ class Ledger(Listener):
         if len(self.gpus) > 1:
             names = ", ".join(f"cuda:{index}" for index in sorted(self.gpus))
             assumptions += (f"the step uses {names}, whose memory is counted together, as if on one GPU",)
+        self._unused.clear()
+        if (self.used_bytes or 0) > MIN_BLOCK:
+            note = "are assumed to be on the GPU before the steps"
+            assumptions += (f"tensors outside the model, {self.used_bytes:,} bytes, {note}",)
         initial = [(0, number, nbytes) for number in self._before if (nbytes := self.storages[number].nbytes)]
         edges = [edge for call in self.calls for edge in (call.start, call.stop)]
         ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
@@ -430,67 +473,6 @@ def _saved_bytes(func: Any, args: tuple[Any, ...]) -> int:
     size = NUMBER_BYTES.get(type(args[1]), 0) if len(args) > 1 else 0
     name = node.name() if size and (node := compat.current_node()) is not None else ""
     return size if name in _OF_PRODUCTS or (name == WRITE and func in _PRODUCTS) else 0
-
-
-_ACROSS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::index", "aten::index_put_"})
-"""Operators that read a tensor in CPU memory together with tensors on a GPU."""
-
-
-class IfUsed(Listener):
-    """Records a package's tensors once an operator receives them, or once the steps let go of them.
-
-    A tensor in CPU memory is on the GPU only if an operator takes it together with tensors there.
-    """
-
-    def __init__(self, ledger: Ledger, moved: bool = False) -> None:
-        self.ledger = ledger
-        self.moved = moved
-        """Whether the steps run on a GPU and the model is elsewhere, as are the tensors."""
-        self.counted: list[int] = []
-        """The bytes of each storage counted because of its use."""
-        self._waiting: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
-
-    def wait(self, holding: PriorTensor) -> None:
-        """Follow a tensor until it is used."""
-        for tensor in all_stored([holding.tensor]):
-            storage = tensor.untyped_storage()
-            key, nbytes = storage._cdata, storage.nbytes() if self.ledger.is_here(tensor) else 0
-            if self.ledger.number_of(tensor) < 0:
-                released = weakref.ref(storage, partial(self._release, key, nbytes))
-                self._waiting[key] = released, holding.kind, holding.owner
-
-    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record what an operator is about to use."""
-        if not self._waiting:
-            return
-        tensors = tensors_of((*args, *kwargs.values()))
-        crosses = isinstance(func, OpOverload) and func._schema.name in _ACROSS
-        meets_card = not crosses and any(map(self.ledger.is_here, tensors))
-        for tensor in tensors:
-            if tensor.layout is torch.strided and (self.ledger.is_here(tensor) or (meets_card and tensor.dim())):
-                storage = tensor.untyped_storage()
-                _, kind, owner = self._waiting.pop(storage._cdata, (None, "", 0))
-                if kind:
-                    self.ledger.watch(storage, self.ledger.was_there(storage.nbytes(), kind, owner))
-                    self.counted.append(storage.nbytes())
-
-    def assumptions(self) -> tuple[str, ...]:
-        """Return a note if tensors that nothing moves with the model count as on the steps' device from the start."""
-        if not self.moved or sum(self.counted) <= MIN_BLOCK:
-            return ()
-        return (
-            f"tensors outside the model, {sum(self.counted):,} bytes, are assumed to be on the GPU before the steps",
-        )
-
-    def finish(self) -> None:
-        """Stop following; the steps are over."""
-        self._waiting.clear()
-
-    def _release(self, key: int, nbytes: int, _: object) -> None:
-        """Record a storage that the steps let go of as held until then."""
-        _, kind, owner = self._waiting.pop(key, (None, "", 0))
-        if kind and nbytes:
-            self.ledger.event(self.ledger.was_there(nbytes, kind, owner), 0)
 
 
 class Work(Listener):

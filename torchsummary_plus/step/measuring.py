@@ -71,7 +71,7 @@ def measure_step(
         raise UnsupportedError(f"measure_memory uses torch's profiler, and {why}")
     with one_pass():
         tree = read(model, example)
-        example = _settled(tree, example, step)
+        example = _settled(tree, example)
         if not is_complete(tree.modules[: tree.unregistered]):  # The others may be skeletons for functional_call.
             raise InputError("the model has tensors on meta and cannot run; use estimate_memory")
         if tree.device() != device:
@@ -232,25 +232,17 @@ def _missed(
     return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
 
 
-def _settled(tree: ModuleTree, example: Example, step: Step) -> Example:
+def _settled(tree: ModuleTree, example: Example) -> Example:
     """Return the example with integers for sized inputs without a dtype that reach an embedding.
 
-    A step of the user's own need not call the model, so that a forward that fails decides nothing.
+    A forward that fails decides nothing: the steps say why themselves, and those of the user's own may not call it.
     """
     undecided = [number for number, sized in enumerate(example.sized()) if sized.dtype is None]
     if not undecided:
         return example
     try:
-        try:
-            passed = trace(tree, example, PassOptions("auto", step.mode))
-        except InputError:  # The mode cannot be set, as for an exported module, which has the dtypes of any mode.
-            passed = trace(tree, example, PassOptions("auto"))
-        specs = list(tensors(passed.inputs))
-    except UnsupportedError:  # Every forward adds modules.
-        return example
-    except ForwardError:
-        if step.train_step is None:
-            raise
+        specs = list(tensors(trace(tree, example, PassOptions("auto")).inputs))
+    except (ForwardError, UnsupportedError):  # The latter where every forward adds modules.
         return example
     for number in undecided:
         example = example.with_dtype(number, getattr(torch, specs[number].dtype))

@@ -61,8 +61,6 @@ class Steps:
         """Stand-ins for the weights that quantized modules keep in C++ objects, with the modules' numbers."""
         self.answers: ValueSource | None = None
         """What answers the code that asks for values; None in real steps."""
-        self.if_used: Any = None
-        """Listens for the first use of tensors that count only from then on; if None, they count from the start."""
         self.notes = dict.fromkeys(copy.notes)
         """Assumptions about what exists before the steps and about the loss, without repetition."""
         self.loss_modules = [] if step.loss is None else step.loss.modules
@@ -82,8 +80,8 @@ class Steps:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
         for holding in self.copy.prior:
-            if holding.if_used and self.if_used is not None:
-                self.if_used.wait(holding)
+            if holding.if_used and self.answers is not None:
+                self.account.record_if_used(holding)
             elif holding.if_used:
                 self.account.classify([holding.tensor], holding.kind, holding.owner)
 
