@@ -7,7 +7,6 @@ each until something is broken, because the process can't be trusted after that.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -21,7 +20,7 @@ import timeit
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -195,41 +194,25 @@ class AtLine:
 
 
 class AfterSeconds:
-    """Runs a call and raises a signal after some seconds, by a timer of the system (POSIX ``timer_create``)."""
+    """Runs a call and sends a signal after some seconds, from another thread."""
 
     def __init__(self, number: int, seconds: float) -> None:
-        self.timer = _Timer(number)
-        self.seconds = max(seconds, 1e-6)
+        self.number = number
+        self.seconds = seconds
         self.delay = 0.0
         self.sent = False
 
     def run(self, call: Callable[[], Any]) -> None:
+        timer = threading.Timer(self.seconds, os.kill, (os.getpid(), self.number))
         due = time.perf_counter() + self.seconds
         try:
-            self.timer.set(self.seconds)
+            timer.start()
             call()
         finally:
-            self.timer.set(0.0)
+            timer.cancel()
+            timer.join()
             self.delay = time.perf_counter() - due
             self.sent = self.delay > 0
-
-
-@cache
-class _Timer:
-    """The timer that sends a signal, whichever it is: ``signal.setitimer`` sends SIGALRM alone."""
-
-    _library = ctypes.CDLL(None, use_errno=True)
-
-    def __init__(self, number: int) -> None:
-        words = (ctypes.c_int * 16)(0, 0, number)  # struct sigevent: 8 bytes of value, then the signal, SIGEV_SIGNAL.
-        self.timer = ctypes.c_void_p()
-        if self._library.timer_create(time.CLOCK_MONOTONIC, words, ctypes.byref(self.timer)):
-            raise OSError(ctypes.get_errno(), "timer_create failed")
-
-    def set(self, seconds: float) -> None:
-        """Send the signal after ``seconds``; with 0, not at all."""
-        times = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # struct itimerspec: never again.
-        self._library.timer_settime(self.timer, 0, times, None)
 
 
 def _judged(

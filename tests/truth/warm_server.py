@@ -7,10 +7,11 @@ import gc
 import json
 import os
 import runpy
-import selectors
+import select
 import signal
 import socket
 import sys
+import threading
 import types
 import warnings
 from contextlib import suppress
@@ -25,48 +26,36 @@ def serve(address: str) -> list[str]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
-    ended, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    clients: dict[int, socket.socket] = {}
-    selector = selectors.DefaultSelector()
-    for place in (listener, ended, sys.stdin):
-        selector.register(place, selectors.EVENT_READ)
-    while True:
-        for key, _ in selector.select():
-            if key.fileobj is sys.stdin:
-                raise SystemExit(0)
-            if key.fileobj is ended:
-                os.read(ended, 4096)
-                _tell_ends(clients, selector)
-            elif key.fileobj is listener:
-                client, _ = listener.accept()
-                words = _forked(client, clients)
-                if words is not None:
-                    for ours in (listener, selector, client, *clients.values()):
-                        ours.close()
-                    os.close(ended)
-                    os.close(wake)
-                    return words
-                selector.register(client, selectors.EVENT_READ)
-            else:
-                _kill(clients, key.fd)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while sys.stdin not in (ready := select.select([listener, sys.stdin], [], [])[0]):
+        assert ready == [listener]
+        client, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _forked(client)
+        client.close()
+    raise SystemExit(0)
 
 
-def _forked(client: socket.socket, clients: dict[int, socket.socket]) -> list[str] | None:
-    """Take a client's message. In the parent: None; in the child, which has become what was asked for: its words."""
+def _forked(client: socket.socket) -> list[str]:
+    """Take a client's message, become what it asks for, in a child of this process, and return its words.
+
+    This process tells the client how the program ended, or ends it once the client is gone.
+    """
     message, streams, _, _ = socket.recv_fds(client, MOST_BYTES, 3)
     while not message.endswith(b"\n"):
         message += client.recv(MOST_BYTES)
     child = os.fork()
     if child:
-        clients[child] = client
         for stream in streams:
             os.close(stream)
-        return None
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        threading.Thread(target=lambda: client.recv(1) or os.kill(child, signal.SIGKILL), daemon=True).start()
+        _, status = os.waitpid(child, 0)
+        with suppress(BrokenPipeError):  # It was killed, and its program with it.
+            client.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+        os._exit(0)
+    client.close()
     data = json.loads(message)
     os.chdir(data["folder"])
     os.environ.clear()
@@ -77,26 +66,6 @@ def _forked(client: socket.socket, clients: dict[int, socket.socket]) -> list[st
     sys.stdin, sys.stdout, sys.stderr = (open(place, mode) for place, mode in enumerate("rww"))  # noqa: SIM115
     words: list[str] = data["words"]
     return words
-
-
-def _tell_ends(clients: dict[int, socket.socket], selector: selectors.BaseSelector) -> None:
-    """Tell the clients of programs that have ended how they did."""
-    while clients:
-        child, status = os.waitpid(-1, os.WNOHANG)
-        if not child:
-            return
-        client = clients.pop(child)
-        selector.unregister(client)
-        with suppress(BrokenPipeError):  # It was killed, and its program with it.
-            client.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
-        client.close()
-
-
-def _kill(clients: dict[int, socket.socket], place: int) -> None:
-    """End the program of a client that is gone."""
-    for child, client in clients.items():
-        if client.fileno() == place:
-            os.kill(child, signal.SIGKILL)
 
 
 def run(words: list[str]) -> None:

@@ -40,7 +40,7 @@ MANY_COLUMNS = ("num_params",)
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Views, Figures, side_by_side.Compared):
+class Comparison(Views, Figures):
     """The result of :func:`compare`: immutable data, printed by ``str()`` and the other views.
 
     The main table has a row per figure, with the best value marked; the second (``table=1`` in formats with a single
@@ -53,6 +53,12 @@ class Comparison(Views, Figures, side_by_side.Compared):
     True
     """
 
+    entries: tuple[Entry, ...]
+    """The models in order; the others are compared with the first."""
+    ratios: bool = False
+    """Whether each figure's ratio to the first entry's is shown."""
+    changes_only: bool = False
+    """Whether layers that all share are left out."""
     view: Presentation = field(default_factory=Presentation)
     figures: tuple[str, ...] | None = None
     """The figures of the main table; None for all."""
@@ -67,7 +73,7 @@ class Comparison(Views, Figures, side_by_side.Compared):
         """Return, for each row of the layer table, the index of the row in each entry's report (None: absent)."""
         shown, _ = self._options({"style": style, "depth": depth})
         view = self.view.with_look(shown)
-        rows = side_by_side.aligned_lines(self, view.style, view.depth)
+        rows = side_by_side.aligned_lines(self.entries, view.style, view.depth)
         return tuple(tuple(None if item is None else item[0].row.index for item in row) for row in rows)
 
     def plot(
@@ -79,23 +85,24 @@ class Comparison(Views, Figures, side_by_side.Compared):
         ``compare`` was asked for one, else the total size). Without ``ax`` a new figure is made, "column", "page" or
         "notebook" wide. Raises :class:`InputError`, or :class:`MissingExtraError` without matplotlib.
         """
-        return draw_comparison(self, figures, placed(ax, width))
+        return draw_comparison(self.entries, figures, placed(ax, width))
 
     def _tables(self, look: Chosen) -> tuple[Table, ...]:
         chosen, orient = look.get("figures", self.figures), look.get("orient", self.orient)
         if orient not in side_by_side.ORIENTS:
             raise choice_error("orient", orient, side_by_side.ORIENTS)
-        figures = side_by_side.figures_table(self, (chosen,) if isinstance(chosen, str) else chosen)
+        names = (chosen,) if isinstance(chosen, str) else chosen
+        figures = side_by_side.figures_table(self.entries, names, self.ratios)
         if orient == "models":
             figures = side_by_side.models_table(figures, len(self.entries))
         view, layers = self.view.with_look(look), look.get("layers", self.layers)
-        names = view.col_names
-        side_by_side.shared_names(self, names)  # Raises for an unknown column, also where no layers are shown.
+        columns = side_by_side.shared_names(self.entries, view.col_names)  # Raises, also where no layers are shown.
         if layers is False:
             return (figures,)
-        aligned = side_by_side.aligned_lines(self, view.style, view.depth)
-        if layers or names is not None or self.changes_only or side_by_side.layers_match(aligned):
-            return figures, side_by_side.layers_table(self, aligned, names, view.style == "tree")
+        aligned = side_by_side.aligned_lines(self.entries, view.style, view.depth)
+        if layers or view.col_names is not None or self.changes_only or side_by_side.layers_match(aligned):
+            nested = view.style == "tree"
+            return figures, side_by_side.layers_table(self.entries, aligned, columns, nested, self.changes_only)
         return (replace(figures, notes=(*figures.notes, side_by_side.FEW_MATCH)),)
 
     def _look_of_data(self, table: int, in_frame: bool) -> Chosen:
@@ -260,7 +267,7 @@ def compare(
     called = _names([entry.name for entry in entries], names)
     compared = [Entry(name, entry.report, entry.peaks) for name, entry in zip(called, entries)]
     result = Comparison(tuple(compared), ratios, changes_only, view, layers=layers)
-    side_by_side.shared_names(result, columns)  # Raises for memory columns unless all entries have an estimate.
+    side_by_side.shared_names(compared, columns)  # Raises for memory columns unless all entries have an estimate.
     return result
 
 

@@ -32,17 +32,14 @@ MINUS = re.compile(r"(?<![\w.-])-(?=\d)")  # The minus sign of a number.
 TIMES = re.compile(r"(?<=\d )x(?= \d)")  # The cross between the axes of a shape.
 
 GREEK = """
-    alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu
-    nu xi omicron pi rho varsigma sigma tau upsilon phi chi psi omega
+    alpha beta Gamma Delta epsilon zeta eta Theta iota kappa Lambda mu
+    nu Xi omicron Pi rho varsigma Sigma tau Upsilon Phi chi Psi Omega
 """.split()  # noqa: SIM905
-"""LaTeX's commands for the letters from U+03B1 on; LaTeX has none for omicron."""
-
-CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
-"""The Greek letters with a command for the capital; the other capitals look like Latin ones."""
+"""LaTeX's commands for the letters from U+03B1 on, except omicron; other capitals than these look like Latin ones."""
 
 GREEK_LETTERS = {
-    **{chr(0x3B1 + place): f"$\\{name}$" for place, name in enumerate(GREEK) if name != "omicron"},
-    **{chr(0x391 + GREEK.index(name)): f"$\\{name.capitalize()}$" for name in CAPITALS},
+    **{chr(0x3B1 + place): f"$\\{name.lower()}$" for place, name in enumerate(GREEK) if name != "omicron"},
+    **{chr(0x391 + place): f"$\\{name}$" for place, name in enumerate(GREEK) if name.istitle()},
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import cache
+from itertools import accumulate, product
 
 from ..data.answers import caveats
 from ..data.errors import choice_error
@@ -23,7 +24,6 @@ from ..table.columns import (
 )
 from ..table.lines import STYLES, Line
 from ..table.rows import Report
-from .alignment import ComparedLayer, align
 from .columns import COLUMNS
 
 
@@ -59,18 +59,6 @@ class Entry:
     peaks: StepPeaks | None = None
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Entries in order; the others are compared with the first.
-
-    ``ratios`` adds each figure's ratio to the first entry's, ``changes_only`` leaves out layers that all share.
-    """
-
-    entries: tuple[Entry, ...]
-    ratios: bool = False
-    changes_only: bool = False
-
-
 LOWER_IS_BETTER = (
     "total_params", "total_mult_adds", "total_flops", "forward_backward_bytes", "param_bytes", "total_bytes",
     "training_peak_bytes", "inference_peak_bytes",
@@ -83,7 +71,7 @@ STEP_FIGURES = (
     Field("max_batch_size", "Largest batch", "count"),
 )
 
-NOT_COUNTED = "Not counted"
+JOINED = {"Not counted": "in", "Steps": "of"}  # What joins the head of a note to the names that it is of.
 
 FEW_MATCH = "Fewer than half of the layers match, so only totals are shown; layers=True shows the layers"
 
@@ -99,19 +87,18 @@ WORK = ("mult-adds", "flops")  # Units of figures that are per sample.
 FLOPS = Field("total_flops", f"FLOPs{PER_SAMPLE}", "flops")  # A figure that is shown only if it is chosen.
 
 
-def figures_table(compared: Compared, chosen: Sequence[str] | None = None) -> Table:
+def figures_table(entries: Sequence[Entry], chosen: Sequence[str] | None = None, ratios: bool = False) -> Table:
     """Return the table with a row per figure, a column per entry and, if asked for, ratios to the first entry.
 
     None chooses all figures but the FLOPs and, beside peaks, torchsummary's guesses at them. Raises
     :class:`InputError` for an unknown figure.
     """
-    entries = compared.entries
     first, *others = [entry.name for entry in entries]
     fields = [Field(name, name, "count") for name in (first, *others)]
-    if compared.ratios:
+    if ratios:
         fields += [Field(f"{name}/{first}", f"{name} / {first}", "ratio") for name in others]
     figures = [{total.field.name: total for total in _figures(entry)} for entry in entries]
-    rows = {field.name: _figure_row(field, figures, compared.ratios) for field in _shared_order(figures)}
+    rows = {field.name: _figure_row(field, figures, ratios) for field in _shared_order(figures)}
     known = {name: row for name, row in rows.items() if any(cell.value is not None for cell in row.cells)}
     for name in chosen or ():
         if not meant(name, known):
@@ -194,51 +181,153 @@ def _figure_row(field: Field, figures: Iterable[Mapping[str, Total]], with_ratio
     return TableRow(field.heading, field.name, 0, (*cells, *ratios), field)
 
 
+def _notes(entry: Entry) -> tuple[Iterable[str], ...]:
+    """Return what an entry's figures leave out, the settings of its steps, and what their peaks assume."""
+    report, peaks = entry.report, entry.peaks
+    operators = ", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops)
+    notes = [f"Not counted: {what}" for what in (operators, without_shape(report)) if what]
+    notes += [unregistered_note(report.unregistered)] if report.unregistered else []
+    notes += [report.run.note] if report.run.note else []
+    if peaks is None:
+        return notes, (), ()
+    limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
+    settings = f"Steps: batch {peaks.batch_size:,}, {peaks.info.settings}{limit}"
+    return notes, [settings], caveats(peaks.unknown, peaks.assumptions)
+
+
 def _figure_notes(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield the notes of the entries, each once."""
-    of_reports: list[tuple[str, Iterable[str]]] = []
-    of_peaks: list[tuple[str, Iterable[str]]] = []
-    steps: dict[str, list[str]] = {}
-    for name, report, peaks in ((entry.name, entry.report, entry.peaks) for entry in entries):
-        operators = ", ".join(f"{name} x {count:,}" for name, count in report.unknown_ops)
-        uncounted = [f"{NOT_COUNTED}: {what}" for what in (operators, without_shape(report)) if what]
-        unlisted = unregistered_note(report.unregistered) if report.unregistered else ""
-        notes = [*uncounted, unlisted, report.run.note]
-        of_reports.append((name, [note for note in notes if note]))
-        of_peaks.append((name, [] if peaks is None else caveats(peaks.unknown, peaks.assumptions)))
-        if peaks is not None:
-            limit = "" if peaks.max_batch_size is None else f"; largest batch in {peaks.gpu}"
-            steps.setdefault(f"batch {peaks.batch_size:,}, {peaks.info.settings}{limit}", []).append(name)
-    yield from _merged(of_reports)
-    for settings, of in steps.items():
-        yield f"Steps: {settings}" if len(of) == len(entries) else f"Steps of {', '.join(of)}: {settings}"
-    yield from _merged(of_peaks)
-
-
-def _merged(notes: Sequence[tuple[str, Iterable[str]]]) -> Iterator[str]:
-    """Yield the notes of models, by name, each once: with the names of its models unless it is of all."""
-    names: dict[str, list[str]] = {}
-    for name, lines in notes:
-        for line in lines:
-            names.setdefault(line, []).append(name)
-    for line, of in names.items():
-        if len(of) == len(notes):
+    """Yield the notes of the entries, each once: with the names of its entries unless it is of all."""
+    of: dict[str, list[str]] = {}
+    for kind in zip(*map(_notes, entries)):
+        for entry, lines in zip(entries, kind):
+            for line in lines:
+                of.setdefault(line, []).append(entry.name)
+    for line, names in of.items():
+        head, _, rest = line.partition(": ")
+        if len(names) == len(entries):
             yield f"{line[0].upper()}{line[1:]}"
-        elif line.startswith(NOT_COUNTED):
-            yield f"{NOT_COUNTED} in {', '.join(of)}{line.removeprefix(NOT_COUNTED)}"
+        elif head in JOINED:
+            yield f"{head} {JOINED[head]} {', '.join(names)}: {rest}"
         else:
-            yield f"In {', '.join(of)}: {line[0].lower()}{line[1:]}"
+            yield f"In {', '.join(names)}: {line[0].lower()}{line[1:]}"
+
+
+# Needleman and Wunsch's global alignment (1970) of layers, so that matching ones share a row.
+
+GAP = 10  # The cost of an unmatched layer. Two layers share a row if that costs less than two gaps.
+
+OTHER_TYPE = 14
+"""The cost of a type swap: same outputs, both with or both without parameters (an activation replaced by another)."""
+
+UNLIKE = 2 * GAP + 1  # The cost of any other difference in type: more than two gaps, so such layers never share a row.
+
+OTHER_OUTPUTS, OTHER_INPUTS, OTHER_PARAMS, OTHER_DETAILS, OTHER_PATH = 4, 1, 2, 1, 1
+"""The costs of differences within a type. Their sum is below one gap, so a changed layer is never read as inserted."""
+
+FAR = 1 << 60  # More than the cost of any path.
+
+BOTH, LEFT, RIGHT = range(3)
+"""The steps of a path: a row with both layers, with the left one only, with the right one only."""
+
+REACH, CELLS = 16, 1_000_000
+"""How far from its diagonal a longer table is filled at least, and how many cells are (about half a second)."""
+
+Pair = tuple["int | None", "int | None"]
+
+Kind = tuple[str, str, str, int, str]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ComparedLayer:
+    """The properties that layers are compared by: type, shapes, parameters, kernel and groups; the path breaks ties."""
+
+    type: str
+    outputs: str
+    inputs: str = ""
+    num_params: int = 0
+    details: str = ""
+    path: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """Everything but the path."""
+        return self.type, self.outputs, self.inputs, self.num_params, self.details
+
+
+def align(sequences: Sequence[Sequence[ComparedLayer]]) -> list[tuple[int | None, ...]]:
+    """Return the rows of the alignment: for each sequence, the index of its layer, or None.
+
+    Each layer is in one row, in the order of its sequence. Further sequences are aligned one by one with the first
+    layer of each row so far. Between two shared rows, layers of earlier sequences come first.
+
+    >>> relu, gelu = ComparedLayer("ReLU", "[8]"), ComparedLayer("GELU", "[8]")
+    >>> fc = ComparedLayer("Linear", "[8]", num_params=72)
+    >>> align([[fc, relu, fc], [fc, gelu, fc, fc]])
+    [(0, 0), (1, 1), (2, 2), (None, 3)]
+    """
+    first, *others = sequences
+    rows: list[tuple[int | None, ...]] = [(place,) for place in range(len(first))]
+    left = list(first)
+    for count, right in enumerate(others, 1):
+        swapped = count == 1 and list(right) < left  # Ties break the same way in both directions.
+        pairs = [(i, j) for j, i in _pairs(right, left)] if swapped else _pairs(left, right)
+        shared = accumulate(None not in pair for pair in pairs)  # How many pairs up to this one are full.
+        in_order = sorted(zip(shared, pairs), key=lambda item: (item[0], None in item[1], item[1][0] is None))
+        rows = [(*((None,) * count if i is None else rows[i]), j) for _, (i, j) in in_order]
+        left = [next(layers[at] for layers, at in zip(sequences, row) if at is not None) for row in rows]
+    return rows
+
+
+def _pairs(left: Sequence[ComparedLayer], right: Sequence[ComparedLayer]) -> list[Pair]:
+    """Return the cheapest pairs; of long sequences, the cheapest that stay near the diagonal of the table of costs.
+
+    Ties prefer a gap, so that additional repeats of a layer are added at the end.
+    """
+    n, m = len(left), len(right)
+    reach = abs(n - m) + max(REACH, CELLS // (2 * n + 1))
+    costs = cache(lambda kind: [_cost(kind, layer.kind) + OTHER_PATH for layer in right])
+    paths = [layer.path for layer in right]
+    above, moves = [j * GAP for j in range(m + 1)], [bytearray([RIGHT]) * (m + 1)]
+    for i, layer in enumerate(left, 1):
+        here, steps = [FAR] * (m + 1), bytearray([LEFT]) * (m + 1)
+        here[0] = i * GAP
+        own, path = costs(layer.kind), layer.path
+        for j in range(max(1, i - reach), min(m, i + reach) + 1):
+            best, step = above[j - 1] + own[j - 1] - OTHER_PATH * (paths[j - 1] == path), BOTH
+            if above[j] + GAP <= best:
+                best, step = above[j] + GAP, LEFT
+            if here[j - 1] + GAP <= best:
+                best, step = here[j - 1] + GAP, RIGHT
+            here[j], steps[j] = best, step
+        above = here
+        moves.append(steps)
+    i, j, pairs = n, m, list[Pair]()
+    while i or j:
+        step = moves[i][j]
+        i, j = i - (step != RIGHT), j - (step != LEFT)
+        pairs.append((None if step == RIGHT else i, None if step == LEFT else j))
+    return pairs[::-1]
+
+
+def _cost(a: Kind, b: Kind) -> int:
+    (a_type, a_outputs, _, a_params, _), (b_type, b_outputs, _, b_params, _) = a, b
+    if a_type != b_type:
+        related = len(a_type) > 3 < len(b_type) and (a_type in b_type or b_type in a_type)  # Linear, QuantizedLinear
+        alike = a_outputs == b_outputs and (related or bool(a_params) == bool(b_params))
+        return OTHER_TYPE if alike else UNLIKE
+    costs = (0, OTHER_OUTPUTS, OTHER_INPUTS, OTHER_PARAMS, OTHER_DETAILS)
+    return sum(cost for cost, own, other in zip(costs, a, b) if own != other)
 
 
 AlignedRow = tuple[tuple[Line, ComparedLayer] | None, ...]
 """For each entry, its line in a row of layers and the layer that this is compared by; None if it has none."""
 
 
-def aligned_lines(compared: Compared, style: str, depth: int | None) -> list[AlignedRow]:
+def aligned_lines(entries: Sequence[Entry], style: str, depth: int | None) -> list[AlignedRow]:
     """Align the entries' lines in a style, with levels below ``depth`` folded."""
-    differ = len({entry.report.run.batch_size for entry in compared.entries}) > 1
+    differ = len({entry.report.run.batch_size for entry in entries}) > 1
     every = []
-    for entry in compared.entries:
+    for entry in entries:
         batch = (entry.report.run.batch_size or 1) if differ else None
         every.append([(line, _layer(line, batch)) for line in STYLES[style](entry.report, depth)])
     places = align([[layer for _, layer in own] for own in every])
@@ -256,16 +345,14 @@ def layers_match(aligned: Sequence[AlignedRow]) -> bool:
 
 
 def layers_table(
-    compared: Compared, aligned: Sequence[AlignedRow], columns: Iterable[str] | None, nested: bool
+    entries: Sequence[Entry], aligned: Sequence[AlignedRow], names: Sequence[str], nested: bool, changes_only: bool
 ) -> Table:
     """Return the table with a row per layer or group of matching layers, and the chosen columns for each entry."""
-    entries = compared.entries
-    names = shared_names(compared, columns)
     rows, alike = [], 0
     for row in aligned:
         change = _change(row)
         alike += change == "same"
-        if not (compared.changes_only and change == "same"):
+        if not (changes_only and change == "same"):
             lines = [None if item is None else item[0] for item in row]
             rows.append(_layer_row(entries, lines, change, names, nested))
     fields = []
@@ -276,15 +363,15 @@ def layers_table(
     notes = ["~ changed, + not in the first, - not in all"]
     if len({entry.report.run.batch_size for entry in entries}) > 1:
         notes.append("Batch sizes differ; differences due only to the batch size are not marked")
-    if compared.changes_only:
+    if changes_only:
         notes.append(f"Identical in all, left out: {alike:,}")
     title = "Layers of " + ", ".join(entry.name for entry in entries)
     return Table(title, "Layer (type)", (Field("change", "Diff"), *fields), tuple(rows), notes=tuple(notes))
 
 
-def shared_names(compared: Compared, columns: Iterable[str] | None) -> tuple[str, ...]:
+def shared_names(entries: Sequence[Entry], columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return each entry's columns; memory columns need all entries to have an estimate. Raises :class:`InputError`."""
-    reports = [entry.report for entry in compared.entries]
+    reports = [entry.report for entry in entries]
     with_memory, with_ranks = all(report.has_memory for report in reports), all(report.is_sharded for report in reports)
     return chosen_names(default_names(False, False) if columns is None else columns, with_memory, with_ranks)
 

@@ -39,17 +39,17 @@ def timeline(estimate: Estimate) -> dict[str, Any]:
     at = levels.index(highest)
     peak = {"x": x(at), "y": y(highest), "size": size_text(highest), "place": place(estimate)}
     peak["far"] = at > len(points) / 2  # Its label is on the left then.
-    live = [dict(points[index].live) for index in positions]
+    live, xs = [dict(points[index].live) for index in positions], [x(index) for index in positions]
     kinds = [kind for kind in LAYERS if kind in live[0]]
     names: dict[str, int] = {}  # The tooltips' data refer to names by index.
     rows = []
-    for index, level in zip(positions, live):
+    for index, here, level in zip(positions, xs, live):
         words = map(one_line, (points[index].operator, points[index].module, points[index].phase))
         numbers = [names.setdefault(word, len(names)) for word in words]
-        rows.append([x(index), *numbers, *(level[kind] for kind in kinds)])
+        rows.append([here, *numbers, *(level[kind] for kind in kinds)])
     return {
         "width": WIDTH, "height": HEIGHT, "left": LEFT, "floor": y(0), "peak": peak,
-        "layers": list(_layers(live, [x(index) for index in positions], y)),
+        "layers": list(_layers(live, xs, y)),
         "ticks": [(y(nbytes), text) for nbytes, text in ticks(highest)],
         "phases": [(x(start), x(stop), phase) for phase, _, start, stop in phases_of(points)],
         "data": {"kinds": [kind_label(kind) for kind in kinds], "names": list(names), "points": rows},
@@ -87,6 +87,8 @@ LEAST_FRAME = 1 / 25  # Of the peak: smaller modules with submodules have no hea
 FRAMES = 2  # The deepest nesting of headings.
 ROOT = "root itself"  # What the root's own memory is called.
 
+Section = tuple[str, Markup]  # A tab of a report: its title and its content.
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -98,16 +100,6 @@ class Tile:
     tip: tuple[str, ...]
     inside: tuple[Tile, ...] = ()
     has_heading: bool = False
-
-    @property
-    def name(self) -> str:
-        """The path; what belongs to no module has its label."""
-        return self.path or self.label
-
-    @property
-    def size(self) -> str:
-        """The bytes as text."""
-        return size_text(self.nbytes)
 
 
 def treemap(estimate: Estimate) -> tuple[Tile, ...]:
@@ -168,23 +160,15 @@ def peak_tiles(estimate: Estimate) -> dict[str, Any]:
     top = tiles[0].inside or tiles if len(tiles) == 1 else tiles  # A wrapper has the colours of its parts.
     named = [tile for tile in top if tile.path or tile.label == ROOT]
     largest = sorted(named, key=lambda tile: -tile.nbytes)[: len(CLASSES)]
-    names = dict.fromkeys(tile.name for tile in named if tile in largest)
+    names = dict.fromkeys(tile.path or tile.label for tile in named if tile in largest)
     looks = ((f"stage{number}", colour) for number, colour in enumerate(CLASSES))
-    return {"tiles": tiles, "stages": dict(zip(names, looks))}
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A tab of a report."""
-
-    title: str
-    html: Markup
+    return {"tiles": tiles, "stages": dict(zip(names, looks)), "size": size_text}
 
 
 def tables_section(title: str, tables: Iterable[Table], drawing: str = "") -> Section:
     """Return a section of tables, each below its totals, and all below a drawing as SVG if there is one."""
     drawn = (table_html(table, totals_first=True) for table in tables)
-    return Section(title, figure_html(drawing) + Markup("\n").join(drawn))
+    return title, figure_html(drawing) + Markup("\n").join(drawn)
 
 
 def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Section:
@@ -192,7 +176,7 @@ def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Secti
     drawn = ENVIRONMENT.get_template("memory.html.jinja").render(line=timeline(estimate), map=peak_tiles(estimate))
     kinds = replace(answer, title="By kind, at the peak")
     modules = replace(by_module, title="By module", answer="", notes=())
-    return Section("Memory", table_html(kinds) + Markup(drawn) + table_html(modules))
+    return "Memory", table_html(kinds) + Markup(drawn) + table_html(modules)
 
 
 def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[Section]]]) -> str:
@@ -201,9 +185,8 @@ def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[S
     script = Markup(source("table.js") + "\n" + source("report.js"))
     listed, tabs = list(parts), list[Section]()
     for name, (_, sections) in zip(numbered([name for name, _ in listed]), listed):
-        for section in sections:  # Of two with one title, the second has the name of its result too.
-            is_known = any(tab.title == section.title for tab in tabs)
-            tabs.append(replace(section, title=f"{name}: {section.title}") if is_known else section)
+        for tab, content in sections:  # Of two with one title, the second has the name of its result too.
+            tabs.append((f"{name}: {tab}" if any(tab == known for known, _ in tabs) else tab, content))
     return ENVIRONMENT.get_template("report.html.jinja").render(
         title=title, subtitle=subtitle, sections=tabs, css=css, script=script
     )

@@ -23,7 +23,7 @@ from ..table.columns import check_layout, chosen_names
 from ..table.lines import flat_lines
 from ..table.rows import Report
 from .columns import COLUMNS
-from .comparison_tables import Compared, figures_table
+from .comparison_tables import Entry, figures_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -292,14 +292,14 @@ SIDES = 0.2  # Inches beside the panels: ticks and margins.
 BREAKS = re.compile(r"(\s+)|(?<=[-/_.])")  # Where a name may be broken.
 
 
-def draw_comparison(compared: Compared, figures: Sequence[str] | None, place: Place) -> Axes:
+def draw_comparison(entries: Sequence[Entry], figures: Sequence[str] | None, place: Place) -> Axes:
     """Draw figures of each model as bars; None: parameters, multiply-adds, memory. Raises :class:`InputError`."""
     chosen = [figures] if isinstance(figures, str) else None if figures is None else list(figures)
-    known = {row.path: row for row in figures_table(compared, chosen).rows}
+    known = {row.path: row for row in figures_table(entries, chosen).rows}
     if chosen is None:
         memory = next((name for name in MEMORY if name in known), None)
         known = {name: known[name] for name in ("total_params", "total_mult_adds", memory) if name in known}
-    names = [wrapped(entry.name, NAME) for entry in compared.entries]
+    names = [wrapped(entry.name, NAME) for entry in entries]
     count, last = len(names), (len(known) - 1) // PANELS
     titles, numbers = [], []
     for name, row in known.items():
