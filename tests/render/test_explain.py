@@ -17,7 +17,7 @@ from tests.parts import of_parts
 from tests.trace.zoo import ZOO
 from torchsummary_plus import InputError, explain, explain_batch, summary
 from torchsummary_plus.data.records import tensors
-from torchsummary_plus.render.explain_layers import RULES, Arithmetic, product
+from torchsummary_plus.render.explain import RULES, Arithmetic, product
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "Conv1d": (lambda: nn.Conv1d(6, 4, 5, stride=2, padding=3), (6, 21)),

@@ -68,26 +68,6 @@ def _expert() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
 
 
-class Writes(nn.Module):
-    """Views written in place, buffers filled piece by piece, a module that returns its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c, self.d = (nn.Linear(4, 4) for _ in range(4))
-        self.same = nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        same = self.same(x)
-        a = self.a(x)
-        whole = x.new_zeros(x.shape[0], 2, 4)
-        whole[:, 0] = a
-        half = whole[:, 1]
-        half.copy_(self.b(same))
-        early = whole.clone()
-        whole[:, 1].mul_(2).add_(self.c(a))
-        return self.d(whole.sum(1)) + early[:, 0]
-
-
 class Siamese(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +90,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "inception": (Inception, lambda: _vectors((3, 8, 8))),
     "gpt2": (lambda: GPT2(Config(32, 3, 4, 50, 16)), lambda: (torch.randint(50, (2, 12)),)),
     "mixture": (Mixture, lambda: _vectors((5, 8))),
-    "writes": (Writes, lambda: _vectors((4,))),
     "siamese": (Siamese, lambda: _vectors((4,), (4,))),
     "transformer": (lambda: nn.Transformer(8, 2, 2, 2, 16, 0.0, batch_first=True), lambda: _vectors((5, 8), (3, 8))),
 }

@@ -64,15 +64,6 @@ def _square(output: Any) -> Tensor:
     return output.square().mean()  # type: ignore[no-any-return]
 
 
-def cnn() -> Training:
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Dropout(), nn.Linear(16, 10),
-    )  # fmt: skip
-    return Training(model, torch.randn(2, 3, 16, 16), _square)
-
-
 def resnet() -> Training:
     return Training(resnet18(num_classes=10), torch.randn(2, 3, 64, 64), _square)
 
@@ -140,7 +131,6 @@ def small() -> Training:
 
 MODELS: dict[str, Callable[[], Training]] = {
     "small": small,
-    "cnn": cnn,
     "resnet18": resnet,
     "transformer": transformer,
     "hooked": hooked,
