@@ -1,7 +1,7 @@
 """A live model's tensors: fakes, copies, values, and the objects that a step's code can reach.
 
 - What the user passes: ``structures``, ``packed``, ``offloading``.
-- Fake tensors: ``fakes``, ``fake_values``, ``storages``.
+- Fake tensors: ``fakes``, ``storages``.
 - Copies for a pass, and what a step reaches besides the model: ``copying``, ``reachable``.
 - What a pass leaves as it was: ``isolation``. Autocast inside kernels: ``autocast``.
 - CUDA without a GPU: ``cuda_guard`` (and NVIDIA's driver), ``cuda_calls``.

@@ -1,4 +1,4 @@
-"""Fake tensors: shape, dtype and device on meta storage.
+"""Fake tensors: shape, dtype and device on meta storage, and how code reads their values.
 
 A leaner version of torch's FakeTensor that does not import the compiler stack. ``tests/live/test_fakes.py`` tests it.
 """
@@ -18,7 +18,6 @@ from ..data.capability import AMPERE, Capability
 from . import compat
 from .cuda_calls import always, cuda_answered
 from .cuda_guard import cuda_guard, wrappers_reported
-from .fake_values import UndecidedFloat, array_of, check_readable
 from .structures import CLASSES
 from .versions import since
 
@@ -61,6 +60,40 @@ _HOOKS: Any = torch.Tensor._backward_hooks
 _EXPORTED = "another library or process needs the values of a fake tensor"
 _NOWHERE = 1 << 62
 """Above all addresses, so that reading there fails as at address 0."""
+
+
+class UndecidedFloat(float):
+    """A placeholder for a fake tensor's value: it can be printed or logged, but raises when a decision needs it.
+
+    It is an ordinary number once its pass has ended.
+    """
+
+    def __new__(cls, value: float, refusal: Callable[[], None]) -> UndecidedFloat:
+        fake = super().__new__(cls, value)
+        fake.refusal = refusal
+        return fake
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
+
+    refusal: Callable[[], None]
+    __hash__ = float.__hash__
+
+
+def _method(name: str, decides: bool) -> Callable[..., Any]:
+    def method(self: UndecidedFloat, *others: Any) -> Any:
+        if decides:
+            self.refusal()
+        value = getattr(float, name)(self, *others)
+        return value if decides or not isinstance(value, float) else UndecidedFloat(value, self.refusal)
+
+    return method
+
+
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "round", "floor", "ceil"):
+    setattr(UndecidedFloat, f"__{_name}__", _method(f"__{_name}__", decides=True))
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"):
+    setattr(UndecidedFloat, f"__{_name}__", _method(f"__{_name}__", decides=False))
 
 
 class Fake(torch.Tensor):
@@ -166,8 +199,15 @@ class Fake(torch.Tensor):
         """Return the values as an array that keeps the tensor alive; may raise :class:`DataDependentError`."""
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
-        check_readable(self)
-        return array_of(_values_of(self), self)
+        if self.is_cuda:
+            raise TypeError(f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() first.")
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        values = _values_of(self)
+        with compat.no_dispatch(), compat.no_function():  # Tensor.numpy() detaches; the question has been counted.
+            array: Any = values.numpy()
+        array.base.owner = self
+        return array
 
     def __dlpack__(self, **_: Any) -> Any:
         """Raise :class:`DataDependentError`: the tensor has no memory."""
@@ -317,6 +357,17 @@ def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
     if type(tensor) is torch.nn.Parameter or isinstance(tensor, torch.nn.Parameter):  # Whose metaclass is slow.
         fake._is_param = True
     return fake
+
+
+def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a real input: uniform in [0, 1) for floating-point dtypes, else zeros. No global RNG is advanced."""
+    if device.type == "meta":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.float32 if dtype.itemsize < 4 else dtype
+        generator = torch.Generator("cpu").manual_seed(0)
+        return torch.rand(tuple(shape), dtype=wide, generator=generator, device="cpu").to(device=device, dtype=dtype)
+    return torch.zeros(tuple(shape), dtype=dtype, device=device)
 
 
 def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Fake:

@@ -1,8 +1,8 @@
 """Tensors, modules, functions and names that a step's code can reach besides the model.
 
-Methods and the code of imported modules are not copied. While a pass runs, the names through which they find objects
-(globals, attributes of classes, closures) refer to copies. Results that ``functools.lru_cache`` keeps for functions,
-such as tables of positions, are emptied.
+Code is not copied. While a pass runs, the names through which it finds objects (globals, attributes of classes and
+functions, closures) refer to copies. Results that ``functools.lru_cache`` keeps for functions, such as tables of
+positions, are emptied.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import cached_property, partial, partialmethod
 from types import CellType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from . import compat
-from .copying import CACHED, Copier, content_of, is_library, is_of_user, names_of, package_of, top_of
+from .copying import CACHED, OF_PASSES, Copier, is_library, is_of_user, names_of, package_of, top_of
 from .packed import held_by_script
 from .structures import all_tensors
 
@@ -31,6 +31,7 @@ _HOLDERS = (Tensor, dict, list, tuple, set, frozenset, deque)
 """Kinds of globals of installed packages that are searched, besides functions."""
 _CODE = (FunctionType, type, ModuleType, CACHED, torch.jit.ScriptModule, compat.DataLoaderIterator)
 
+Kind = TypeVar("Kind")
 Place = tuple[Any, Any, Any]
 """A dictionary, closure's cell, class or function, the key or attribute, and the value there."""
 _EMPTY = object()
@@ -101,7 +102,7 @@ class Names:
     def _in_code(self, value: Any) -> None:
         """Search code that has been found, a scripted module or a data loader's iterator; copy any other value."""
         if isinstance(value, FunctionType):
-            self._in_function(value, (self.copier.known(value) or value) is value)
+            self._in_function(value)
         elif isinstance(value, CACHED):
             self.caches.append(value)
             self._in_code(value.__wrapped__)
@@ -168,25 +169,23 @@ class Names:
                 if isinstance(value, FunctionType):
                     waiting.extend(names_of(value.__code__)[1])
 
-    def _in_function(self, function: FunctionType, is_shared: bool) -> None:
-        if (function, is_shared) in self._seen:
-            return
-        self._seen.add((function, is_shared))
-        if is_shared:
-            self._add(function, {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__})
-            self._add(vars(function), vars(function))
-            for cell in function.__closure__ or ():
-                self._add(cell, {None: next(iter(content_of(cell)), _EMPTY)})
-        named, attributes = names_of(function.__code__)
+    def _in_function(self, function: FunctionType) -> None:
         namespace = function.__globals__
+        if function in self._seen or f"{namespace.get('__name__')}.".startswith(OF_PASSES):
+            return
+        self._seen.add(function)
+        self._add(function, {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__", "__dict__")})
+        for cell in function.__closure__ or ():
+            self._add(cell, {"cell_contents": _value_at(cell, None)})
+        named, attributes = names_of(function.__code__)
         if not is_library(function.__code__.co_filename):
             self._attributes |= attributes
             for name in sorted(attributes):  # It may import a module itself, by name.
                 for path in (name, f"{namespace.get('__package__')}.{name}"):
                     if isinstance(module := sys.modules.get(path), ModuleType):
                         self._in_code(module)
-            if is_shared:
-                self._add(namespace, namespace, named)
+            self._add(namespace, namespace, named)
+            self.places += [(namespace, name, _EMPTY) for name in named - namespace.keys()]  # It may set these.
         elif package_of(function) in self._packages:
             self._later.append(partial(self._in_installed, namespace, named, attributes))
 
@@ -228,21 +227,15 @@ class Reachable(Names):
         for root in roots:
             copier.of(root)
         super().__init__(copier)
-        self.tensors: list[Tensor] = []
-        self.modules: list[nn.Module] = []
-        self.optimizers: list[torch.optim.Optimizer] = []
-        self.scalers: list[torch.amp.GradScaler] = []
-        kinds: list[tuple[type, list[Any]]] = [(Tensor, self.tensors), (nn.Module, self.modules)]
-        kinds += [(torch.optim.Optimizer, self.optimizers), (torch.amp.GradScaler, self.scalers)]
-        of_packages, seen = set(), set()
-        for number, value in enumerate(copier.originals):
-            for kind, found in kinds:
-                if issubclass(type(value), kind) and id(value) not in seen and not compat.is_torch_fake(value):
-                    seen.add(id(value))
-                    found.append(value)
-                    if number >= self._by_users:
-                        of_packages.add(id(value))
-        self.of_packages = frozenset(of_packages)
+        by_users = set(map(id, copier.originals[: self._by_users]))
+        found = {id(value): value for value in copier.originals if not compat.is_torch_fake(value)}
+
+        def of_kind(kind: type[Kind]) -> list[Kind]:
+            return [value for value in found.values() if issubclass(type(value), kind)]
+
+        self.tensors, self.modules = of_kind(Tensor), of_kind(nn.Module)
+        self.optimizers, self.scalers = of_kind(torch.optim.Optimizer), of_kind(torch.amp.GradScaler)
+        self.of_packages = frozenset(map(id, self.tensors)) - by_users
         copier.clear()
 
 
@@ -252,6 +245,14 @@ def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.grad if tensor.is_leaf else None
     except RuntimeError:
         return None
+
+
+def content_of(cell: CellType) -> list[Any]:
+    """Return the content of a closure cell as a list, empty for an empty cell."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
 
 
 def _behind(value: Any) -> Iterator[Any]:
@@ -293,22 +294,24 @@ def names_replaced(copier: Copier, names: Names | None = None) -> Iterator[None]
             _reset(kind, attributes)
 
 
+def _value_at(holder: Any, name: Any) -> Any:
+    if isinstance(holder, CellType):
+        return next(iter(content_of(holder)), _EMPTY)
+    return holder.get(name, _EMPTY) if isinstance(holder, dict) else getattr(holder, name, _EMPTY)
+
+
 def _put(holder: Any, name: Any, value: Any) -> None:
     """Put a value in its place, unless it is there."""
-    if isinstance(holder, CellType):
-        if next(iter(content_of(holder)), _EMPTY) is value:
-            return
+    if _value_at(holder, name) is value:
+        return
+    if isinstance(holder, dict):
         if value is _EMPTY:
-            del holder.cell_contents
+            del holder[name]
         else:
-            holder.cell_contents = value
-    elif isinstance(holder, dict):
-        if holder.get(name, _EMPTY) is not value:
             holder[name] = value
-    elif isinstance(holder, type):
-        if vars(holder).get(name, _EMPTY) is not value:
-            setattr(holder, name, value)
-    elif getattr(holder, name) is not value:
+    elif value is _EMPTY:
+        delattr(holder, name)
+    else:
         setattr(holder, name, value)
 
 

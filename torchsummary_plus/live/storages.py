@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from . import compat
 from .fakes import OF_FAKES, Fake, UnfakeableError, dress
-from .structures import CLASSES, all_tensors, inner_names, inner_tensors, is_wrapper, slot_names
+from .structures import CLASSES, all_tensors, inner_names, inner_tensors, is_wrapper, slot_values
 
 _NESTED = ("values", "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets")
 
@@ -98,7 +98,6 @@ def _by_attributes(tensor: Any, inner: dict[str, Tensor]) -> Any:
         layout=tensor.layout,
         device=next(iter(inner.values())).device,
     )
-    slots = {name: getattr(tensor, name) for name in slot_names(tensor) if hasattr(tensor, name)}
-    for name, value in {**slots, **vars(tensor), **inner}.items():
+    for name, value in {**slot_values(tensor), **vars(tensor), **inner}.items():
         setattr(wrapper, name, value)
     return wrapper

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from types import (
     AsyncGeneratorType,
@@ -12,6 +13,7 @@ from types import (
     CoroutineType,
     FunctionType,
     GeneratorType,
+    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -143,7 +145,7 @@ _WRAPPERS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 def inner_names(tensor: torch.Tensor) -> list[str]:
     """Return the attributes that hold a wrapper's inner tensors: those it flattens to, or else all of them."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
-    names = (*vars(tensor), *slot_names(tensor)) if flatten is None else flatten()[0]
+    names = (*vars(tensor), *slot_values(tensor)) if flatten is None else flatten()[0]
     return [name for name in names if isinstance(getattr(tensor, name, None), torch.Tensor)]
 
 
@@ -163,10 +165,7 @@ def parts(value: Any) -> Iterator[tuple[Any, Any]]:
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from enumerate(value)
     elif not isinstance(value, _CODE):
-        yield from getattr(value, "__dict__", {}).items()
-        for name in slot_names(value):
-            if hasattr(value, name):
-                yield name, getattr(value, name)
+        yield from {**getattr(value, "__dict__", {}), **slot_values(value)}.items()
 
 
 def behind_proxy(value: Any) -> Any:
@@ -179,15 +178,24 @@ def behind_proxy(value: Any) -> Any:
         return None
 
 
-def slot_names(value: Any) -> list[str]:
-    """Return the attribute names in the ``__slots__`` of an object's classes."""
-    names = []
-    for base in type(value).__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__"):
-                names.append(f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name)
-    return names
+_SLOTS: WeakKeyDictionary[type, list[MemberDescriptorType]] = WeakKeyDictionary()
+
+
+def slots_of(kind: type) -> list[MemberDescriptorType]:
+    """Return the slots of a class and its bases, also those that a property hides."""
+    if kind not in _SLOTS:
+        attributes = (value for base in kind.__mro__ if "__slots__" in vars(base) for value in vars(base).values())
+        _SLOTS[kind] = [value for value in attributes if isinstance(value, MemberDescriptorType)]
+    return _SLOTS[kind]
+
+
+def slot_values(value: Any) -> dict[str, Any]:
+    """Return what is in an object's slots, by name."""
+    values = {}
+    for slot in slots_of(type(value)):
+        with suppress(AttributeError):  # It may be empty.
+            values[slot.__name__] = slot.__get__(value)
+    return values
 
 
 def all_tensors(value: Any) -> list[torch.Tensor]:

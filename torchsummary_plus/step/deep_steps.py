@@ -25,6 +25,7 @@ from ..data.memory_records import Doubt, Kernel, MemoryLog, ModuleCall, Moment, 
 from ..data.units import is_integer
 from ..live.copying import Copier
 from ..live.isolation import one_pass
+from ..live.reachable import names_replaced
 from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
 from ..trace.values import OUTSIDE
@@ -96,7 +97,8 @@ def log_of_few_layers(task: Task) -> MemoryLog | None:
             stacks.append(stack.keep(shallow, count))
             loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
             shallow_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer))
-            logs.append(record(replace(task, tree=ModuleTree(shallow), step=shallow_step, draws=draws)))
+            with names_replaced(copier):
+                logs.append(record(replace(task, tree=ModuleTree(shallow), step=shallow_step, draws=draws)))
             if draws.asks:
                 return None
         return grown(logs, stacks, tree.paths, stack)

@@ -22,7 +22,7 @@ from ..data.memory_records import MeasuredTime, MemoryLog, without
 from ..data.records import tensors
 from ..live import compat
 from ..live.copying import Copies
-from ..live.fake_values import real_input
+from ..live.fakes import real_input
 from ..live.isolation import global_state_kept, gradients, no_collection, one_pass
 from ..live.offloading import Away, is_complete, offloaded
 from ..live.packed import graph_constants, repack

@@ -14,8 +14,8 @@ from ..data.errors import InputError
 from ..data.units import describe, is_integer
 from ..live import compat
 from ..live.copying import Copier
-from ..live.fake_values import MASK
 from ..live.structures import all_tensors, first_tensor
+from ..trace.kernels import MASK
 from .modules import ModuleTree
 
 MOST_BYTES = (1 << 63) - 1

@@ -22,7 +22,6 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.autocast import autocast_inside
 from ..live.copying import INERT
-from ..live.fake_values import MASK
 from ..live.fakes import CPU, META, DataDependentError, Fake, MetaStorages, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.isolation import drawn
 from ..ops.dtypes import HALVES
@@ -34,6 +33,8 @@ from .assumed_routing import Routers
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
 
+MASK = 1 << 21
+"""Largest integer tensor, in elements, whose values a fake pass keeps, so that they can steer the forward."""
 SMALL = 4096
 """Largest tensor, in elements, kept real if computed without fakes, so that its values can steer the forward."""
 

@@ -14,11 +14,10 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 
 from ..live.copying import Copies
-from ..live.fake_values import MASK, real_input
-from ..live.fakes import CPU, META, Fake, alone, fake_like, is_plain, new_fake
+from ..live.fakes import CPU, META, Fake, alone, fake_like, is_plain, new_fake, real_input
 from ..ops.scratch.masks import masks_of, note_true
 from .assumed_routing import BALANCED
-from .kernels import SETS, SMALL, FakeKernels, change_tensors, moved, tensors_of, written
+from .kernels import MASK, SETS, SMALL, FakeKernels, change_tensors, moved, tensors_of, written
 from .values import (
     ARRAY,
     DRAWN,

@@ -24,12 +24,11 @@ from ...data.capability import AMPERE, Capability
 from ...live import compat
 from ...live.autocast import cast_functions
 from ...live.cuda_calls import on_numbered_gpus
-from ...live.fake_values import MASK
 from ...live.fakes import Fake
 from ...live.isolation import in_pass
 from ...live.structures import CLASSES
 from ...table.forward import IN_ATTENTION, IN_RECURRENCE, Pass
-from ...trace.kernels import NUMBER_BYTES
+from ...trace.kernels import MASK, NUMBER_BYTES
 from ...trace.valued_kernels import longest_target
 from ...trace.values import ARRAY, request
 from ..real_steps import MAKERS, READS, one_hot, read_out
