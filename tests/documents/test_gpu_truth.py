@@ -23,7 +23,7 @@ from benchmarks.cuda.history import (
 from benchmarks.cuda.libraries import Family
 from benchmarks.cuda.truth import compare
 from tests.truth.releases import from_release
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.memory.estimate import ADDRESS_BAND
 
 MIB = 1 << 20

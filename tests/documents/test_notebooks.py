@@ -14,7 +14,7 @@ from PIL import Image
 
 from notebooks.build import FOLDER, execute
 from tests.truth.warm import python
-from torchsummary_plus.live.versions import parsed, since
+from torchsummary_plus.live.compat import parsed, since
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 300_000

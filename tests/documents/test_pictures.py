@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.ranks.truth import SAME_KERNELS
 from tests.truth.releases import runs_fully_shard
 from tests.truth.warm import python
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 
 ROOT = Path(__file__).parents[2]
 RECORDED = (

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchsummary_plus.data.errors import UnsupportedError
-from torchsummary_plus.live import compat, versions
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live import compat
 
 PACKAGE = Path(compat.__file__).parents[1]
 
@@ -90,22 +89,22 @@ def test_the_law_sees_a_private_name(tmp_path: Path) -> None:
 
 
 def test_a_missing_name_says_what_is_lost_where_it_is_needed() -> None:
-    before = set(versions.missing_names())
-    needed = versions.probe("torch:_C._of_no_release", "nothing is estimated")
+    before = set(compat.missing_names())
+    needed = compat.probe("torch:_C._of_no_release", "nothing is estimated")
     try:
-        (name,) = set(versions.missing_names()) - before
+        (name,) = set(compat.missing_names()) - before
         assert (name.name, name.loss) == ("torch._C._of_no_release", "nothing is estimated")
         with pytest.raises(UnsupportedError, match="nothing is estimated"):
             needed(1)
     finally:
-        versions._missing.pop("torch._C._of_no_release")
+        compat._missing.pop("torch._C._of_no_release")
 
 
 def test_a_missing_name_has_a_stand_in() -> None:
     try:
-        assert versions.probe("torch:_C._of_no_release", "a detail", instead=3) == 3
+        assert compat.probe("torch:_C._of_no_release", "a detail", instead=3) == 3
     finally:
-        versions._missing.pop("torch._C._of_no_release")
+        compat._missing.pop("torch._C._of_no_release")
 
 
 def test_every_name_is_found_on_the_newest_releases() -> None:
@@ -119,5 +118,17 @@ def test_every_name_is_found_on_the_newest_releases() -> None:
     newer |= {"torch.cpu._is_amx_tile_supported", "torch.cpu._is_amx_fp16_supported"}
     newer |= {"torch._C._get_fp32_precision_getter", "torch._dynamo.eval_frame.innermost_backend"}
     newer |= {"torch._prims.rng_prims.graphsafe_run_with_rng_state"}
-    missing = {name.name for name in versions.missing_names() if not re.search("distributed|dtensor", name.name)}
-    assert missing <= of_cuda | (set() if since("2.11") else newer)
+    missing = {name.name for name in compat.missing_names() if not re.search("distributed|dtensor", name.name)}
+    assert missing <= of_cuda | (set() if compat.since("2.11") else newer)
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"), [("2.11.0", (2, 11)), ("2.15.0+cu132", (2, 15)), ("2.16.0a0+git1f2e3d4", (2, 16))]
+)
+def test_a_version_is_read_up_to_its_minor_number(version: str, numbers: tuple[int, int]) -> None:
+    assert compat.parsed(version) == numbers
+
+
+def test_a_release_is_compared_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "_THIS", (2, 13))
+    assert [compat.since(release) for release in ("2.9", "2.13", "2.14", "3.0")] == [True, True, False, False]

@@ -14,9 +14,9 @@ from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.api.table import summary
 from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.data.memory_records import MemoryLog
-from torchsummary_plus.live.cuda_guard import Slot
+from torchsummary_plus.live.compat import since
+from torchsummary_plus.live.cuda_calls import Slot
 from torchsummary_plus.live.fakes import Fake
-from torchsummary_plus.live.versions import since
 from torchsummary_plus.memory.attribution import Footprint
 from torchsummary_plus.step.autograd.cuda_engine import CudaEngine
 

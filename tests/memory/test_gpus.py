@@ -12,7 +12,7 @@ from tests.parts import of_parts
 from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.errors import InputError
-from torchsummary_plus.live.versions import parsed
+from torchsummary_plus.live.compat import parsed
 from torchsummary_plus.memory.gpus import (
     DATASHEET,
     GPU,

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.memory_records import MemoryLog
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.memory.attribution import storage_kinds
 
 

@@ -18,7 +18,7 @@ from tests.ops.asking import has_cudnn
 from tests.truth.releases import from_release
 from torchsummary_plus import InputError, estimate_memory
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
-from torchsummary_plus.live.cuda_guard import capability_of
+from torchsummary_plus.live.cuda_calls import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
 from torchsummary_plus.ops.scratch.cuda.cudnn import queries, worker

@@ -10,7 +10,7 @@ from benchmarks.cuda.calls import BOUNDED, calls, compare, predicted, sequence
 from benchmarks.cuda.files import DATA
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 
 RECORDINGS = sorted(DATA.glob("gpu_calls_noop_*.json"))
 EXACT = {

@@ -20,8 +20,8 @@ from benchmarks.cpu.layouts import ImageDrawing, is_complex, misplaced
 from tests.truth.releases import from_release, without_compiler
 from tests.truth.warm import python
 from torchsummary_plus import ForwardError, summary
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.live.fakes import fake_like
-from torchsummary_plus.live.versions import since
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.ops.shapes.registry import RULES, rule
 from torchsummary_plus.ops.shapes.tensors import is_elementwise, writes_alike

@@ -11,7 +11,7 @@ from torchsummary_plus.api.memory import estimate_memory
 from torchsummary_plus.data.arguments import RULE
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes

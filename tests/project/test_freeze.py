@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.freeze import results, snapshot
 from benchmarks.zoo.libraries import LIBRARIES
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 
 
 @pytest.mark.skipif(not since("2.13") or since("2.14"), reason="another torch than the recorded one has another cuDNN")

@@ -19,7 +19,7 @@ from torchsummary_plus import estimate_memory
 from torchsummary_plus.api.cli.main import main
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError
 from torchsummary_plus.data.memory_records import COMPILED
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.memory.estimate import COMMUNICATOR_BYTES, OF_COMPILER, RANK_BAND
 from torchsummary_plus.ranks.process_group import Rank
 from torchsummary_plus.results.memory_estimate import MemoryEstimate

@@ -10,8 +10,8 @@ from torch import nn
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
-from torchsummary_plus.live import versions
-from torchsummary_plus.live.versions import Place, since
+from torchsummary_plus.live import compat as torch_compat
+from torchsummary_plus.live.compat import Place, since
 from torchsummary_plus.ranks import compat, process_group
 
 
@@ -29,8 +29,8 @@ def test_the_newest_releases_have_all_names() -> None:
 
 
 def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "_missing", {})
-    place = versions.place("torch.distributed:_of_no_release", "some figure is missing")
+    monkeypatch.setattr(torch_compat, "_missing", {})
+    place = torch_compat.place("torch.distributed:_of_no_release", "some figure is missing")
     assert place.owner is None
     with pytest.raises(UnsupportedError, match=r"no torch\.distributed\._of_no_release: some figure is missing"):
         place.require()
@@ -40,8 +40,8 @@ def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytes
 
 def missing(monkeypatch: pytest.MonkeyPatch) -> Place:
     """A place that no release has, noted for the duration of a test."""
-    monkeypatch.setattr(versions, "_missing", dict(versions._missing))
-    return versions.place("torch.distributed:_of_no_release", "it is unavailable")
+    monkeypatch.setattr(torch_compat, "_missing", dict(torch_compat._missing))
+    return torch_compat.place("torch.distributed:_of_no_release", "it is unavailable")
 
 
 def test_a_world_is_refused_without_the_groups_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.errors import UnsupportedError
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.ranks.kernels import AGREED, agreed
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 

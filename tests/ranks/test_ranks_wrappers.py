@@ -16,7 +16,7 @@ from benchmarks.ranks.models import LENGTH, Llama, Part
 from tests.truth.releases import runs_fully_shard
 from torchsummary_plus import estimate_memory, summary
 from torchsummary_plus.data.errors import InputError, UnsupportedError
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.ranks.process_group import _registries_aside, _unregister
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.table.lines import tree_lines

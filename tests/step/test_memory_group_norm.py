@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 
 GROUPS, CHANNELS = 2, 6
 IMAGES: dict[str, Callable[[], Tensor]] = {

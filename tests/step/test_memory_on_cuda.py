@@ -13,7 +13,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE
 from torchsummary_plus.data.memory_records import SECOND_ORDER
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.memory.estimate import OF_AUTOGRAD, ORDER_BAND
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.parts import of_parts
 from tests.told import Told
 from torchsummary_plus import estimate_memory, measure_memory
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 from torchsummary_plus.step.workspace import CUDA_FROM
 
 NUMBERS: dict[str, Callable[[Tensor], int]] = {

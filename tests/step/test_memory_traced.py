@@ -12,7 +12,7 @@ from tests.parts import of_parts
 from tests.truth.memory_truth import measure
 from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 
 WIDTH = 64
 ROWS = 32

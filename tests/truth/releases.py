@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchsummary_plus.live.versions import since
+from torchsummary_plus.live.compat import since
 
 without_compiler = pytest.mark.skipif(
     since("2.7") and not since("2.10"), reason="torch 2.7 to 2.9 import their compiler before a process's first pass"

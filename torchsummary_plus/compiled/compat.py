@@ -22,8 +22,8 @@ from ..data.capability import AMPERE, Capability
 from ..data.errors import UnsupportedError
 from ..data.units import MIB
 from ..live import compat
+from ..live.compat import place, probe
 from ..live.cuda_calls import always
-from ..live.versions import place, probe
 from ..ops.backends import FORMATS, keeps_last_on_cuda
 from ..ops.scratch.cuda.cudnn.cards import Card
 from ..ops.shapes.registry import is_channels_last

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from ..data.errors import UnsupportedError
 from ..data.memory_records import AS_COMPILED, COMPILED_ON_CUDA, NOT_COMPILED, MemoryLog
+from ..live.compat import parsed
 from ..live.copying import is_library
-from ..live.versions import parsed
 from ..step.fake_steps import NeedsValuesError, Task
 
 Result = TypeVar("Result")

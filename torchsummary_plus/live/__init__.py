@@ -4,6 +4,6 @@
 - Fake tensors: ``fakes``, ``storages``.
 - Copies for a pass, and what a step reaches besides the model: ``copying``, ``reachable``.
 - What a pass leaves as it was: ``isolation``. Autocast inside kernels: ``autocast``.
-- CUDA without a GPU: ``cuda_guard`` (and NVIDIA's driver), ``cuda_calls``.
-- torch's releases: ``compat``, ``versions``.
+- CUDA without a GPU: ``cuda_calls``, also NVIDIA's driver.
+- torch's releases: ``compat``.
 """

@@ -16,10 +16,9 @@ import torch
 
 from ..data.capability import AMPERE, Capability
 from . import compat
-from .cuda_calls import always, cuda_answered
-from .cuda_guard import cuda_guard, wrappers_reported
+from .compat import since
+from .cuda_calls import always, cuda_answered, cuda_guard, wrappers_reported
 from .structures import CLASSES
-from .versions import since
 
 META = torch.device("meta")
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from ..data.memory_records import (
     highest,
 )
 from ..data.units import MIB, describe, in_common_unit
-from ..live.versions import since
+from ..live.compat import since
 from .allocator_options import AllocatorOptions
 from .attribution import (
     Footprint,

@@ -336,9 +336,9 @@ def context_bytes(
     [1001, 2222]
     """
     if cuda is None:
-        from ..live import versions  # Imported here: a list of GPUs does not need torch.
+        from ..live import compat  # Imported here: a list of GPUs does not need torch.
 
-        cuda = versions.CUDA
+        cuda = compat.CUDA
     known = CONTEXTS.get((capability, cuda)) or CONTEXTS.get((capability, 0))
     ranges = CONTEXTS.values() if known is None else [known]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)

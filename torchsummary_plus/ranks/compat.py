@@ -12,8 +12,8 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from ..live.versions import Place, PrivateName, place, probe
-from ..live.versions import missing_names as _missing_names
+from ..live.compat import Place, PrivateName, place, probe
+from ..live.compat import missing_names as _missing_names
 
 _WORLD = "world_size= is unavailable"
 _DDP = "models in DistributedDataParallel cannot be estimated on a rank"

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.errors import InputError, UnsupportedError
+from ..live.compat import Place
 from ..live.fakes import Fake
-from ..live.versions import Place
 from ..step.fake_steps import RecordedSteps
 from .compat import pipelining
 from .stand_ins import replaced

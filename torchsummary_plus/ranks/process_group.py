@@ -18,8 +18,8 @@ from torch.distributed import distributed_c10d as c10d
 from ..data.arguments import integer
 from ..data.errors import InputError, UnsupportedError
 from ..data.units import describe, is_integer
+from ..live.compat import Place
 from ..live.compat import replaced as all_replaced
-from ..live.versions import Place
 from . import compat
 from .stand_ins import beside, replaced
 

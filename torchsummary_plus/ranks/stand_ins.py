@@ -16,11 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules import module
 
 from ..data.errors import UnsupportedError
-from ..live.compat import accelerator_places, fakes_without_card, no_modes, swap_tensors
+from ..live.compat import Place, accelerator_places, fakes_without_card, no_modes, swap_tensors
 from ..live.compat import replaced as all_replaced
 from ..live.cuda_calls import Streams, always, numbers_named
 from ..live.fakes import Fake, is_plain
-from ..live.versions import Place
 from . import compat
 
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED, Shard
-from ..live.versions import Place
+from ..live.compat import Place
 from ..step.ledger import Ledger
 from . import compat
 from .stand_ins import beside, refused_without, replaced

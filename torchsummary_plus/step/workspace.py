@@ -12,9 +12,9 @@ from ..data.capability import AMPERE, Capability, Chip
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.units import MIB, MIN_BLOCK, round_up
+from ..live.compat import since
 from ..live.fakes import in_kernel
 from ..live.structures import all_tensors, held_bytes
-from ..live.versions import since
 from ..ops.scratch.cuda import blas, bounds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import (

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...data.units import round_up
-from ...live.versions import since
+from ...live.compat import since
 from .. import backends
 from ..dtypes import HALVES
 from ..strides import contiguous

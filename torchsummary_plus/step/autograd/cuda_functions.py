@@ -20,7 +20,6 @@ from torch.nn.functional import layer_norm, linear
 from ...data.capability import Capability
 from ...live import compat
 from ...live.storages import is_transformed
-from ...live.versions import since
 from ...ops.backends import stands_for_cudnns
 from ...ops.dtypes import HALVES
 from ...ops.scratch.allocations import suggested
@@ -104,11 +103,11 @@ def attention(
     how: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     if query.is_nested:
         return ATTENTION(query, key, value, attn_mask, **how)
-    if since(BATCHED_SINCE) and query.dim() == key.dim() == value.dim() == 3:
+    if compat.since(BATCHED_SINCE) and query.dim() == key.dim() == value.dim() == 3:
         attn_mask = None if attn_mask is None else attn_mask[(None,) * (4 - attn_mask.dim())]
         return attention(capability, math, query[None], key[None], value[None], attn_mask, **how).squeeze(0)
     query, key, value, attn_mask = _autocast((query, key, value, attn_mask))
-    if since(ZEROS_SINCE) and 0 in (*query.shape[:-1], key.shape[-2], value.shape[-1]):
+    if compat.since(ZEROS_SINCE) and 0 in (*query.shape[:-1], key.shape[-2], value.shape[-1]):
         with torch.autocast("cuda", enabled=False):
             return ATTENTION(query, key, value, attn_mask, **how)
     call = Attention(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)

@@ -13,7 +13,6 @@ from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError, follow_renewals
 from ...live.isolation import all_in_pass
 from ...live.packed import calls_in_script
-from ...live.versions import since
 from ...ops.shapes.registry import is_dense
 from ...table.forward import IN_ATTENTION, IN_RECURRENCE, Pass
 from ...trace.kernels import tensors_of
@@ -193,7 +192,9 @@ Source: ``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp 
 """
 
 _CLAMPED = {f"{name}Backward{n}" for name in _EXTREMES for n in (0, 1)}
-if since("2.14"):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
+if compat.since(
+    "2.14"
+):  # Equal elements share the gradient, and the rest is masked; earlier, clamp combined its masks so.
     _IN_PLACE[aten.masked_fill.Scalar] = InPlace(aten.masked_fill_.Scalar, {aten.where.self}, _CLAMPED)
 else:
     _IN_PLACE[aten.logical_or.default] = InPlace(aten.logical_or_.default, _COMPARED, _CLAMPED)

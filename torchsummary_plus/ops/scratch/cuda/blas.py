@@ -19,7 +19,7 @@ import torch
 
 from ....data.capability import Capability, Chip
 from ....data.units import MIB, round_up
-from ....live.versions import since
+from ....live.compat import since
 from ...shapes.registry import is_dense
 from ..registry import UNKNOWN, Alloc, AtMost, Handle, Result, Timeline, scratch
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
-from ....live.versions import since
+from ....live.compat import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
 from ...shapes.registry import is_channels_last, is_dense, preserved_strides
 from ..allocations import Allocations, buffers, copied, copies, joined, results, suggested

@@ -15,7 +15,7 @@ from typing import Any
 
 from .....data.capability import Capability
 from .....data.units import MIB
-from .....live.cuda_guard import capability_of, cuda_driver
+from .....live.cuda_calls import capability_of, cuda_driver
 
 CARD_FILES = Path(__file__).parent / "card_files"
 

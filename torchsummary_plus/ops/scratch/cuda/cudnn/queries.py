@@ -26,7 +26,7 @@ import torch
 from .....data.arguments import ASK, AUTO, RULE
 from .....data.errors import InputError
 from .....data.units import MIB
-from .....live.cuda_guard import capability_of
+from .....live.cuda_calls import capability_of
 from ....backends import allows_tf32
 from . import backend
 from .backend import CudnnError, Question, cudnn_library, missing_kernels, version_text, workspaces
