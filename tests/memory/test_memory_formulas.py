@@ -1,11 +1,13 @@
-"""Saved activations against closed formulas: an MLP, a conv stack, and a GPT layer (Korthikanti et al., 2022)."""
+"""Saved activations and peaks against closed formulas: MLPs, conv stacks, a GPT layer (Korthikanti et al., 2022)."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from torchsummary_plus.api.memory import estimate_memory
+from tests.parts import of_parts
+from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.memory_records import MemoryLog
 from torchsummary_plus.live.compat import since
 from torchsummary_plus.memory.attribution import storage_kinds
@@ -106,3 +108,50 @@ def test_a_gpt_layer_keeps_what_korthikanti_et_al_say(s: int, b: int, h: int, a:
 def test_a_gpt_layer_with_flash_attention_keeps_a_row_of_sums_for_the_scores(s: int, b: int, h: int, a: int) -> None:
     """The log-sum-exp in fp32, and the random state of the dropout."""
     assert layer_bytes(s, b, h, a, flash=True) == 34 * s * b * h + 16 * s * b + 4 * a * b * s + RANDOM_STATE
+
+
+WIDTH, BATCH = 128, 512
+WEIGHT = 4 * WIDTH * WIDTH
+MAP = 4 * WIDTH * BATCH
+LOSS = 2 * 4
+"""The loss, and the one that its gradient starts from."""
+
+
+def layers(count: int) -> nn.Sequential:
+    """Linear and ReLU, so many times: two maps each, of which only the ReLU's is kept."""
+    return nn.Sequential(*(m for _ in range(count) for m in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())))
+
+
+@of_parts(lambda inner: {"inner": inner})
+def Checkpointed(self, x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = checkpoint(self.inner, x, use_reentrant=False)
+    return y
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_peak_of_an_mlp_stands_where_its_backward_has_come_past_the_last_layer(count: int) -> None:
+    """Weights and the last one's gradient; the input, all maps but the last, and the gradients of two maps."""
+    estimate = estimate_memory(layers(count), (WIDTH,), BATCH, optimizer="sgd")
+    assert estimate.peak_bytes == (count + 1) * WEIGHT + (1 + count - 1 + 2) * MAP + LOSS
+
+
+@pytest.mark.parametrize(("segments", "depth"), [(2, 2), (4, 3)])
+def test_the_peak_of_a_checkpointed_stack_is_where_its_last_segment_but_one_runs_again(
+    segments: int, depth: int
+) -> None:
+    """The last segment's gradients are there; of the others the inputs, of this one its maps, a gradient, a product.
+
+    ``n`` segments of ``k`` layers keep ``n + k + 1`` maps instead of ``n * k + 2``; and on the CPU the random state
+    that each segment begins with.
+    """
+    model = nn.Sequential(*(Checkpointed(layers(depth)) for _ in range(segments)))
+    estimate = estimate_memory(model, (WIDTH,), BATCH, optimizer="sgd")
+    maps = 1 + (segments - 2) + depth + 1 + 1
+    states = segments * torch.get_rng_state().nbytes
+    assert estimate.peak_bytes == (segments + 1) * depth * WEIGHT + maps * MAP + states + LOSS
+
+
+def test_a_pooled_signal_without_gradients_has_no_indices() -> None:
+    """``max_pool1d`` on the CPU makes them for a backward alone: in eval the input, and the output."""
+    estimate = estimate_memory(nn.MaxPool1d(2), (4, 64), 8, mode="eval")
+    assert estimate.peak_bytes == 4 * 8 * 4 * (64 + 32)

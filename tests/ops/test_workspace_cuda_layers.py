@@ -1,14 +1,17 @@
-"""Allocations of CUDA's recurrent layers, normalisations and rolls, in order, as on the no-op runtime."""
+"""Allocations of CUDA's layers, comparisons and transfers, in order, as on the no-op runtime."""
 
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE, Capability
-from torchsummary_plus.live.fakes import in_kernel, new_fake
+from torchsummary_plus.live.fakes import fake_like, in_kernel, new_fake
+from torchsummary_plus.ops.scratch.cuda import blas
 from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, Recurrence
-from torchsummary_plus.ops.scratch.registry import Alloc, Free, Result
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Handle, Result
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import Workspaces
 
@@ -123,3 +126,90 @@ def test_the_results_of_synchronised_statistics(dtype: torch.dtype) -> None:
     ]
     arguments = (x, x, mean, mean, mean, mean, mean, meta(4, dtype=torch.int32))
     assert ruled(aten.batch_norm_backward_elemt.default, arguments, {}) == alike
+
+
+COUNT = 300 * 70
+
+
+def test_few_elements_are_compared_with_each() -> None:
+    out = meta(300, 70, dtype=torch.bool)
+    assert timeline("aten::isin.Tensor_Tensor", (meta(300, 70), meta(8)), out) == ["result 0", 8 * COUNT, COUNT]
+    assert timeline("aten::isin.Tensor_Tensor", (meta(300, 70), meta(800)), out) == []
+
+
+MOVES: dict[str, tuple[Any, ...]] = {
+    "as it is": (lambda x: x.cpu(),),
+    "turned": (lambda x: x.t().cpu(),),
+    "with gaps": (lambda x: x[:, ::2].cpu(), 6_000),
+    "wider": (lambda x: x.to("cpu", torch.float64),),
+    "wider in the background": (lambda x: x.to("cpu", torch.float64, non_blocking=True), 24_000),
+    "turned and wider in the background": (lambda x: x.t().to("cpu", torch.float64, non_blocking=True), 24_000, 24_000),
+    "turned and narrower": (lambda x: x.t().to("cpu", torch.half), 12_000),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_transfer_converts_and_packs_on_the_gpu_if_it_does_not_block(move: str) -> None:
+    function, *parts = MOVES[move]
+
+    class Moved(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            moved: Tensor = function(x)
+            return moved
+
+    estimate = estimate_memory(Moved(), (30,), 100, "cuda", mode="eval", progress=False)
+    assert estimate.peak_bytes - 12_288 == sum(-(-part // 512) * 512 for part in parts)
+
+
+@pytest.mark.parametrize(("waits", "nbytes"), [(True, 0), (False, 12_000)])
+def test_what_comes_from_the_cpu_is_converted_on_the_gpu_if_the_copy_does_not_block(waits: bool, nbytes: int) -> None:
+    x = fake_like(meta(100, 30), torch.device("cpu"))
+    out = fake_like(meta(100, 30, dtype=torch.half), torch.device("cuda"))
+    taken = timeline("aten::copy_", (out, x, not waits), out)
+    assert sum(taken) == nbytes
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+@pytest.mark.parametrize(("steps", "batch", "labels", "length"), [(50, 2, 20, 5), (300, 4, 20, 10), (300, 4, 1000, 10)])
+def test_ctc_takes_no_more_than_its_bound(
+    steps: int, batch: int, labels: int, length: int, zero_infinity: bool
+) -> None:
+    """Lengths and offsets; the gradient has the table again, and sums over every other column or the scores again."""
+    scores, table = meta(steps, batch, labels), meta(batch, steps, 2 * length + 1)
+    args = meta(batch), scores, meta(batch, length), [], [], meta(batch), table, 0, zero_infinity
+    lengths, sums = 3 * 8 * batch, 2 * 4 * batch * steps * (length + 2)
+    spaces = Workspaces("cuda")
+    calls = {
+        "aten::_ctc_loss": ((scores, *args[2:5]), (meta(batch), table), lengths),
+        "aten::_ctc_loss_backward": (args, scores, lengths + table.nbytes + max(sums, scores.nbytes)),
+    }
+    for name, (arguments, out, taken) in calls.items():
+        assert spaces.scratch(name, arguments, {}, out) == () and name in spaces.unknown
+        assert taken <= spaces.take_doubt()[0]
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+@pytest.mark.parametrize(("is_kept", "nbytes"), [("1", 21_774_848), ("0", 13_255_168)])
+def test_without_cudnn_results_are_row_major(monkeypatch: pytest.MonkeyPatch, is_kept: str, nbytes: int) -> None:
+    """Below capability 8.0 cuDNN takes no bf16; the bytes are those of 2.13 and 2.15 on a T4 of the no-op runtime."""
+    monkeypatch.setenv("TORCH_CUBLAS_WORKSPACE_CACHE", is_kept)
+    monkeypatch.setattr(blas, "since", lambda _: True)
+    convs = nn.Conv2d(8, 32, 3, padding=1), nn.ConvTranspose2d(32, 8, 2, 2)
+    model = nn.Sequential(convs[0], nn.BatchNorm2d(32), nn.ReLU(), convs[1]).bfloat16()
+    x = torch.ones(4, 8, 64, 64, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    how: Any = {"input_data": x, "steps": 1, "optimizer": None, "loss": lambda y: y.float().sum(), "progress": False}
+    estimate = estimate_memory(model.to(memory_format=torch.channels_last), gpu="T4", **how)
+    assert estimate.peak_bytes == nbytes
+
+
+@pytest.mark.usefixtures("kept_workspaces")
+def test_columns_of_volumes_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    shapes = (2, 16, 8, 8, 8), (8, 16, 3, 3, 3), (2, 8, 8, 8, 8)
+    x, weight, out = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
+    spaces = Workspaces("cuda")
+    settings = [1] * 3, [1] * 3, [1] * 3, False, [0] * 3, 1
+    timeline = spaces.scratch("aten::convolution", (x, weight, None, *settings), {}, out)
+    assert timeline == (Handle("cublas", 8_519_680),)
+    assert spaces.unknown == {"aten::convolution": 1}
+    assert 442_368 <= spaces.take_doubt()[0] < 16 * sum(tensor.nbytes for tensor in (x, weight, out))
