@@ -1,4 +1,4 @@
-"""If an estimate names an operator without a rule, its range is wider and contains the measured peak."""
+"""If an estimate names an operator without a rule, its range is wider and contains the peak; the oracle of peaks."""
 
 import itertools
 import random
@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.truth.memory_truth import measure
+from tests.truth.memory_truth import cpu_deltas, highest, measure
 from tests.truth.releases import from_release
+from torchsummary_plus import measure_memory
 from torchsummary_plus.api.memory import estimate_memory
+from torchsummary_plus.data.errors import UnsupportedError
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory import estimate as estimates
 from torchsummary_plus.memory.attribution import replay
@@ -167,3 +169,24 @@ def test_reserved_bytes_have_a_range_where_addresses_decide(
     band = 0 if by_age or allocator else round(estimates.ADDRESS_BAND * step.reserved_bytes)
     assert step.reserved_range == (step.reserved_bytes - band, step.reserved_bytes + band)
     assert step.peak_range == (step.peak_bytes, step.peak_bytes)
+
+
+def test_the_oracle_sees_every_allocation_and_free() -> None:
+    def run() -> None:
+        a = torch.empty(1000, dtype=torch.uint8)
+        b = torch.empty(500, dtype=torch.uint8)
+        del a
+        c = torch.empty(200, dtype=torch.uint8)
+        del b, c
+
+    deltas = cpu_deltas(run)
+    assert deltas == [1000, 500, -1000, 200, -500, -200]
+    assert highest(deltas) == (1500, 0)
+
+
+def test_settings_of_the_cuda_allocator_in_the_environment_are_not_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    predicted = estimate_memory(nn.Linear(8, 8), (8,), 4, "cpu", progress=False)
+    assert predicted.peak_bytes == measure_memory(nn.Linear(8, 8), (8,), 4, "cpu").peak_bytes
+    with pytest.raises(UnsupportedError, match="PYTORCH_CUDA_ALLOC_CONF is set"):
+        estimate_memory(nn.Linear(8, 8), (8,), 4, "cuda", progress=False)

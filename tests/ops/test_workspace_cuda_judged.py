@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.ops.dtypes import HALVES
+from torchsummary_plus.ops.backends import HALVES
 
 pytestmark = from_release("2.13", "the order in which the measured allocator chooses blocks")
 

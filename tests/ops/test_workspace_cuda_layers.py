@@ -10,7 +10,7 @@ from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.live.fakes import fake_like, in_kernel, new_fake
 from torchsummary_plus.ops.scratch.cuda import blas
-from torchsummary_plus.ops.scratch.cuda.recurrent import STATE, Recurrence
+from torchsummary_plus.ops.scratch.cuda.layers import STATE, Recurrence
 from torchsummary_plus.ops.scratch.registry import Alloc, Free, Handle, Result
 from torchsummary_plus.ops.shapes import ruled
 from torchsummary_plus.step.workspace import Workspaces

@@ -311,11 +311,7 @@ def inclusive(paths: Sequence[str], own: Sequence[Figures]) -> tuple[Figures, ..
 
 
 def parents(paths: Sequence[str]) -> list[int]:
-    """Return for each module the number of its parent; the root is its own.
-
-    >>> parents(["", "body", "body.0", "head"])
-    [0, 0, 1, 0]
-    """
+    """Return for each module the number of its parent; the root is its own."""
     number = {path: index for index, path in enumerate(paths)}
     return [number.get(path.rpartition(".")[0], 0) for path in paths]
 

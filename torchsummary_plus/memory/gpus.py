@@ -8,7 +8,8 @@ their share; it varies slightly between drivers, and the table has the least pub
 Sources: NVIDIA's datasheets for the memory, developer.nvidia.com/cuda-gpus for the compute capability, NVIDIA's
 architecture whitepapers and datasheets for the multiprocessors (CUDA cores divided by those per SM: 64 in 6.0, 7.x,
 8.0, 128 in 6.1, 8.6, 8.9, 9.0 and later); each GPU names the source of the other two, and of its peaks. The table is
-``gpus.csv``, a line for each GPU.
+``gpus.csv``, a line for each GPU: figures were "printed" by nvidia-smi and torch in public repositories (2022 to 2026),
+or those of nvidia-smi "tabulated" in thundergolfer.com/blog/nvidia-gpu-memory-capacity.
 
 Of devices of other makers, the memory size is known, from their datasheets, but the kernels are not modelled: whether a
 step fits is decided by its tensors alone, since kernels' scratch memory, contexts and allocators differ. Of Apple's
@@ -27,6 +28,7 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..data.capability import Capability
 from ..data.errors import InputError, warn
@@ -34,10 +36,7 @@ from ..data.units import GIB, MIB, describe, is_integer
 
 ARCHITECTURES = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada", "Hopper", "Blackwell")
 
-PRINTED = "printed by nvidia-smi and torch in public repositories (2022 to 2026)"
-TABULATED = f"thundergolfer.com/blog/nvidia-gpu-memory-capacity for nvidia-smi; else {PRINTED}"
-"""The sources of ``smi_mib`` and ``cuda_mib``."""
-DATASHEET = "NVIDIA's datasheet alone"
+DATASHEET = "datasheet"
 """The source for a GPU without a published total: 9/10 of the datasheet's memory is assumed to be available, less than
 on any GPU with a published total."""
 
@@ -86,17 +85,13 @@ class GPU:
     datasheet_gb: int
     smi_mib: int | None = None
     cuda_mib: int | None = None
-    source: str = PRINTED
+    source: str = ""
     peaks: Peaks | None = None
     multiprocessors: int | None = None
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes available to a program, including its CUDA context: the smallest known figure.
-
-        >>> find_gpu("RTX 4090").usable_bytes // 1024**2
-        24081
-        """
+        """Bytes available to a program, including its CUDA context: the smallest known figure."""
         known = self.cuda_mib or self.smi_mib
         if known is None:
             nominal = self.datasheet_gb * GIB
@@ -160,21 +155,13 @@ def find_gpu(name: str) -> GPU:
 
 
 def named_gpu(memory: int | float | str) -> GPU | None:
-    """Return the GPU that a ``memory=`` argument names, the first of several sizes; None for an amount of memory.
-
-    >>> named_gpu("H200").compute_capability, named_gpu("24GiB")
-    ((9, 0), None)
-    """
+    """Return the GPU that a ``memory=`` argument names, the first of several sizes; None for an amount of memory."""
     candidates = _candidates(memory) if isinstance(memory, str) and SIZE.fullmatch(memory) is None else []
     return candidates[0] if candidates else None
 
 
 def context_range(memory: int | float | str, gpu: str = "") -> tuple[int, int]:
-    """Return the least and the most bytes of a CUDA context, on the GPU named by ``memory`` or ``gpu``, else on any.
-
-    >>> [nbytes // 1024**2 for nbytes in context_range("RTX 4090")]
-    [224, 990]
-    """
+    """Return the least and the most bytes of a CUDA context, on the GPU named by ``memory`` or ``gpu``, else on any."""
     card = named_gpu(memory) or named_gpu(gpu)
     return context_bytes(None if card is None else card.compute_capability)
 
@@ -191,8 +178,19 @@ def parse_memory(value: int | float | str) -> int:
     >>> parse_memory("24GiB"), parse_memory("24 GB"), parse_memory("RTX 4090")
     (25769803776, 24000000000, 25250758656)
     """
-    nbytes = _size(value) if isinstance(value, str) else value
+    nbytes: Any = value
     is_bare = not isinstance(value, str) or value.strip().isdecimal()
+    if isinstance(value, str):
+        match = SIZE.fullmatch(value)
+        if match is not None:
+            prefix = (match[2] or " ").lower()
+            nbytes = round(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(prefix))
+        elif _candidates(value):
+            nbytes = find_gpu(value).usable_bytes
+        elif (other := other_device(value)) is not None:
+            nbytes = other.usable_bytes
+        elif is_bare:
+            nbytes = int(value)
     if isinstance(nbytes, float) and nbytes.is_integer():
         nbytes = int(nbytes)
     if is_bare and (is_integer(nbytes) or isinstance(nbytes, float)) and 0 < nbytes < FEWEST:
@@ -209,21 +207,6 @@ def parse_memory(value: int | float | str) -> int:
 
 
 SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|()()b)\s*", re.IGNORECASE)
-
-
-def _size(text: str) -> int | None:
-    """Return the bytes that a text means, or None."""
-    match = SIZE.fullmatch(text)
-    if match is not None:
-        number, prefix, binary = match[1], match[2] or "", match[3]
-        unit = int((1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
-        return round(float(number) * unit)
-    if _candidates(text):
-        return find_gpu(text).usable_bytes
-    other = other_device(text)
-    if other is not None:
-        return other.usable_bytes
-    return int(text) if re.fullmatch(r"\s*[0-9]+\s*", text) else None
 
 
 BRANDS = re.compile(
@@ -280,15 +263,12 @@ def _capability(text: str) -> Capability:
 
 def _read_table() -> None:
     """Register the GPUs of the table, a line each; an empty cell is None."""
-    sources = {"printed": PRINTED, "tabulated": TABULATED, "datasheet": DATASHEET}
     for row in _rows("gpus.csv"):
         counts = {name: int(row[name]) for name in ("smi_mib", "cuda_mib", "multiprocessors") if row[name]}
-        first, also, rest = row["source"].partition(";")
         figures = {name: float(row[name]) for name in _FIGURES if row[name]}
         peaks = Peaks(**figures, source=row["peak_source"]) if figures else None
         capability, gb = _capability(row["compute_capability"]), int(row["datasheet_gb"])
-        source = sources[first] + also + rest
-        gpu = GPU(row["name"], row["architecture"], capability, gb, source=source, peaks=peaks, **counts)
+        gpu = GPU(row["name"], row["architecture"], capability, gb, source=row["source"], peaks=peaks, **counts)
         register_gpu(gpu)
         ALIASES.update({_compact(alias): gpu for alias in row["also"].split("; ") if alias})
 
@@ -327,13 +307,6 @@ def context_bytes(
     """Return the least and the most bytes of a context on a GPU of a compute capability; None for any GPU.
 
     ``cuda`` is the major version of CUDA that torch was built for, 0 if it is unknown; None asks torch.
-
-    >>> [nbytes // MIB for nbytes in context_bytes((9, 0), cuda=12)]
-    [414, 1220]
-    >>> [nbytes // MIB for nbytes in context_bytes((9, 0), cuda=13)]
-    [526, 800]
-    >>> [nbytes // MIB for nbytes in context_bytes((9, 0), environment={"CUDA_MODULE_LOADING": "EAGER"})]
-    [1001, 2222]
     """
     if cuda is None:
         from ..live import compat  # Imported here: a list of GPUs does not need torch.

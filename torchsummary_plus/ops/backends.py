@@ -17,8 +17,9 @@ from torch import Tensor
 from ..data.capability import Capability
 from ..live import compat
 from ..live.fakes import Fake
-from .dtypes import HALVES
 
+HALVES = (torch.float16, torch.bfloat16)
+"""Half precision."""
 ENOUGH = 20480
 """Elements of an image above which torch prefers oneDNN; only four of its axes are counted."""
 

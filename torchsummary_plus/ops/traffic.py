@@ -21,8 +21,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from ..data.arguments import names_cures
 from ..data.memory_records import TF32, Kernel, KernelKind
 from ..data.registered import Registered
-from .backends import allows_tf32
-from .dtypes import HALVES
+from .backends import HALVES, allows_tf32
 from .macs import free
 from .macs.registry import base_name, names, registered
 

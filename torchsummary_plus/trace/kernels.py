@@ -24,7 +24,7 @@ from ..live.autocast import autocast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, META, DataDependentError, Fake, MetaStorages, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.isolation import drawn
-from ..ops.dtypes import HALVES
+from ..ops.backends import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
 from ..ops.shapes.tensors import writes_alike

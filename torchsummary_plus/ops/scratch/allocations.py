@@ -103,11 +103,7 @@ class Allocations:
 
 
 def joined(*timelines: Iterable[Step]) -> Timeline:
-    """Return timelines one after another, each of which counts its buffers from 0.
-
-    >>> joined((Alloc(8),), (Alloc(4), Free(0)))[-1]
-    Free(buffer=1)
-    """
+    """Return timelines one after another, each of which counts its buffers from 0."""
     steps = Allocations()
     for timeline in timelines:
         steps.append(timeline)

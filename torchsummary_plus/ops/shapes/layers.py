@@ -16,8 +16,7 @@ from torch import Tensor
 from ...data.units import round_up
 from ...live.compat import since
 from .. import backends
-from ..dtypes import HALVES
-from ..strides import contiguous
+from ..backends import HALVES
 from .registry import (
     FLOATS,
     INDICES,
@@ -26,6 +25,7 @@ from .registry import (
     Shape,
     Sizes,
     channels_last,
+    contiguous,
     each,
     floats_of,
     fresh,

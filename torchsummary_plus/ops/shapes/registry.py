@@ -6,7 +6,7 @@ A rule computes a kernel's result from shapes, strides, dtypes and the device. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,8 +16,6 @@ from torch._ops import OpOverload
 
 from ...live import compat
 from ...live.fakes import CPU
-from ..strides import channels_last as channels_last_strides
-from ..strides import contiguous, order_of_axes, suggests_channels_last
 
 Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = Sequence[int]
@@ -92,10 +90,29 @@ def each(values: Sizes, count: int) -> Sizes:
     return list(values) * count if len(values) == 1 else values
 
 
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a new row-major tensor."""
+    return strides_in_order(shape, range(len(shape) - 1, -1, -1))
+
+
+def strides_in_order(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, ...]:
+    """Return the strides of a new dense tensor, by its axes from the innermost.
+
+    >>> strides_in_order((2, 3, 4, 5), (1, 3, 2, 0))
+    (60, 1, 15, 3)
+    """
+    strides = [1] * len(shape)
+    step = 1
+    for axis in axes:
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
 def channels_last(shape: Shape) -> Shape:
     """Return the strides of a new channels-last image or volume; declines other shapes."""
     sure(len(shape) in (4, 5) and prod(shape))
-    return channels_last_strides(shape)
+    return strides_in_order(shape, (1, *range(len(shape) - 1, 1, -1), 0))
 
 
 def is_dense(x: Tensor) -> bool:
@@ -109,8 +126,19 @@ def is_dense(x: Tensor) -> bool:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether torch reads a tensor's strides as channels-last, which its operators then preserve."""
-    return suggests_channels_last(x.shape, x.stride())
+    """Whether torch reads a tensor's strides as channels-last; not if they fit row-major order as well.
+
+    Source: c10/core/MemoryFormat.h, ``is_channels_last_strides_2d`` and ``_3d``.
+    """
+    shape, strides = x.shape, x.stride()
+    if len(shape) not in (4, 5) or strides[1] == 0:
+        return False
+    least = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[axis] == 0 or strides[axis] < least or (axis == 0 and least == strides[1]):
+            return False
+        least = strides[axis] * max(shape[axis], 1)
+    return True
 
 
 def floats_of(first: Tensor, *others: Tensor | None) -> torch.dtype:
@@ -135,12 +163,41 @@ def dense_strides(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Sh
 
     ``operands`` are their strides in the broadcast shape, 0 where expanded.
     """
-    strides = [1] * len(shape)
-    step = 1
-    for axis in order_of_axes(shape, operands):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
+    return strides_in_order(shape, order_of_axes(shape, operands))
+
+
+def order_of_axes(shape: Sequence[int], operands: Sequence[Sequence[int]], reduced: Collection[int] = ()) -> list[int]:
+    """Return the axes from the innermost, as ``TensorIterator`` orders them by its operands' strides, 0 where expanded.
+
+    Reduced axes come first. This is its insertion sort, as not all axes compare.
+
+    Source: aten/src/ATen/TensorIterator.cpp, ``reorder_dimensions``.
+
+    >>> order_of_axes((2, 3, 4), [(12, 1, 3)]), order_of_axes((2, 3), [(0, 1), (3, 1)], reduced=[0])
+    ([1, 2, 0], [0, 1])
+    """
+
+    def compare(first: int, second: int) -> int:
+        """Return 1 if the second axis is the inner one, -1 if the first is, 0 if undecided."""
+        if (first in reduced) != (second in reduced):
+            return 1 if second in reduced else -1
+        for strides in operands:
+            a, b = strides[first], strides[second]
+            if a and b and (a != b or shape[first] > shape[second]):
+                return -1 if a < b else 1
+        return 0
+
+    order = list(range(len(shape) - 1, -1, -1))
+    for start in range(1, len(order)):
+        moving = start
+        for place in range(start - 1, -1, -1):
+            comparison = compare(order[place], order[moving])
+            if comparison > 0:
+                order[place], order[moving] = order[moving], order[place]
+                moving = place
+            elif comparison < 0:
+                break
+    return order
 
 
 def only_wanted(outs: Sequence[Out | int | None], wanted: Sequence[bool]) -> Outs:

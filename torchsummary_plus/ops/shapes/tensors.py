@@ -15,8 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ...live import compat
-from ..dtypes import HALVES
-from ..strides import contiguous
+from ..backends import HALVES
 from .registry import (
     FLOATS,
     INDICES,
@@ -28,6 +27,7 @@ from .registry import (
     Unsure,
     axis_of,
     channels_last,
+    contiguous,
     dense_strides,
     floats_of,
     fresh,
@@ -160,7 +160,9 @@ def of_lists(*args: Any, **options: Any) -> Outs:
     for value in (*args, *options.values()):
         numbers = value if isinstance(value, (list, tuple)) else (value,)
         sure(_is_tensors(value) or all(isinstance(number, (int, float)) for number in numbers))
-    return [_like(tensors) for tensors in _by_place(args)]
+    lists = [value for value in args if _is_tensors(value)]
+    sure(lists and len({len(value) for value in lists}) == 1)
+    return [_like(tensors) for tensors in zip(*lists)]
 
 
 def writes_alike(func: OpOverload, args: tuple[Any, ...]) -> bool:
@@ -171,7 +173,7 @@ def writes_alike(func: OpOverload, args: tuple[Any, ...]) -> bool:
     if not _writes_lists(func):
         return False
     try:
-        return all(_like(tensors) for tensors in _by_place(args))
+        return bool(of_lists(*args))
     except Unsure:
         return False
 
@@ -184,14 +186,6 @@ def _writes_lists(func: OpOverload) -> bool:
 
 def _is_tensors(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value)
-
-
-def _by_place(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Return the tensors of each place of the lists."""
-    lists = [value for value in args if _is_tensors(value)]
-    sure(lists and len({len(value) for value in lists}) == 1)
-    sure(not any(isinstance(value, Tensor) for value in args))
-    return list(zip(*lists))
 
 
 def _like(tensors: tuple[Any, ...]) -> Out:

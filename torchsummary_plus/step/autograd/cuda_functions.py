@@ -20,11 +20,11 @@ from torch.nn.functional import layer_norm, linear
 from ...data.capability import Capability
 from ...live import compat
 from ...live.storages import is_transformed
-from ...ops.backends import stands_for_cudnns
-from ...ops.dtypes import HALVES
+from ...live.compat import since
+from ...ops.backends import HALVES, stands_for_cudnns
 from ...ops.scratch.allocations import suggested
 from ...ops.scratch.cuda.attention import Attention, attention_kernel
-from ...ops.scratch.cuda.recurrent import SAVED, Recurrence
+from ...ops.scratch.cuda.layers import SAVED, Recurrence
 from ...ops.scratch.cuda.reductions import LAST_OFFSET
 
 aten: Any = torch.ops.aten

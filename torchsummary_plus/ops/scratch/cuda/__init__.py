@@ -1,3 +1,3 @@
 """Scratch memory of CUDA kernels: cuBLAS, cuDNN, attention and others. Importing the package registers the rules."""
 
-from . import attention, bounds, convolution, copies, norms, recurrent, reductions, sorting  # noqa: F401
+from . import attention, bounds, convolution, copies, layers, reductions, sorting  # noqa: F401

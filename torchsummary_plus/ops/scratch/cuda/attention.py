@@ -19,7 +19,7 @@ import torch
 from ....data.capability import Capability, Chip
 from ....data.units import ceil_div, round_up
 from ....live.compat import since
-from ...dtypes import HALVES
+from ...backends import HALVES
 from ..allocations import buffers, results
 from ..registry import GUESS, UNKNOWN, Alloc, AtMost, Free, Result, Timeline, reserve, scratch
 

@@ -19,9 +19,8 @@ import torch
 
 from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
-from ...dtypes import HALVES
-from ...shapes.registry import preserved_strides
-from ...strides import order_of_axes
+from ...backends import HALVES
+from ...shapes.registry import order_of_axes, preserved_strides
 from ..allocations import Allocations, copies, joined, results
 from ..registry import Alloc, AtMost, Timeline, reserve, scratch
 

@@ -332,9 +332,6 @@ def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = 
     """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes, 0 for none.
 
     A sort that ``overwrites`` its input needs no copies, nor does one pass, which reads input and writes output.
-
-    >>> radix_sort(Chip((9, 0)), 1_000_000, 4, 8), radix_sort(Chip((8, 0)), 100_000, 8, 8)
-    (12200191, 1644543)
     """
     both_of_four = key == value == 4
     if count <= (SINGLE_TILE_OF_FOUR if both_of_four else SINGLE_TILE):
@@ -356,11 +353,7 @@ def _states(count: int, items: int, state: int) -> int:
 
 
 def scan(count: int, number: int = 4) -> int:
-    """Return the storage of a running sum of numbers of so many bytes.
-
-    >>> scan(1_000_000), scan(100_000, 8), scan(1_000_000, 2)
-    (5119, 2815, 3327)
-    """
+    """Return the storage of a running sum of numbers of so many bytes."""
     return _states(count, *{2: (7680, 16), 8: (896, 16)}.get(number, (1920, 8)))
 
 
@@ -381,11 +374,7 @@ UNIQUE_BY_KEY: dict[int, Policy] = {4: ((7168, 2816, 704), 16), 8: ((4928, 1344,
 
 
 def pass_bytes(chip: Chip, count: int, policy: Policy) -> int:
-    """Return the storage of a pass.
-
-    >>> pass_bytes(Chip((9, 0)), 10_000_000, SELECT), pass_bytes(Chip((8, 0)), 20_000, SCAN_BY_KEY)
-    (19711, 1279)
-    """
+    """Return the storage of a pass."""
     (later, ampere, others), state = policy
     return _states(count, later if chip >= (9, 0) else ampere if tuple(chip) == (8, 0) else others, state)
 

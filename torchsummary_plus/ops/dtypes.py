@@ -1,6 +1,0 @@
-"""Kinds of dtypes."""
-
-import torch
-
-HALVES = (torch.float16, torch.bfloat16)
-"""Half precision."""
