@@ -13,8 +13,8 @@ from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.arguments import RULE
 from torchsummary_plus.data.capability import AMPERE, Capability
 from torchsummary_plus.data.memory_records import MemoryLog
-from torchsummary_plus.live.fakes import standing_in_for
 from torchsummary_plus.live.compat import since
+from torchsummary_plus.live.fakes import standing_in_for
 from torchsummary_plus.ops.scratch.cuda import attention, blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes

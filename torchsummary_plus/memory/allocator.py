@@ -208,11 +208,6 @@ class Block:
             other.following.previous = self
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the block is an entire segment."""
-        return self.previous is None and self.following is None
-
-    @property
     def can_grow(self) -> bool:
         """Whether memory could be mapped right behind the block."""
         return self.following is not None and not self.following.mapped
@@ -303,7 +298,7 @@ class FixedSegments:
 
     def give_back(self, pool: Pool) -> int:
         """Return entirely free segments to the device, and return their bytes."""
-        whole = [block for _, _, block in pool.cached if block.is_whole]
+        whole = [block for _, _, block in pool.cached if block.previous is block.following is None]
         for block in whole:
             pool.remove(block)
         return sum(block.size for block in whole)

@@ -176,20 +176,19 @@ def unique_storage(
     return (2, places * inverse, 2 * INT64) if x.dtype is torch.bool else (x.nbytes, places * inverse, places * counts)
 
 
-@reserve("cuda", "aten::unique_consecutive")
-def consecutive_storage(
-    out: Any, x: Any, inverse: bool = False, counts: bool = False, dim: int | None = None
-) -> tuple[int | None, ...]:
-    """As :func:`unique_storage`."""
-    return unique_storage(out, x, True, inverse, counts) if dim is None else (None, None, None)
-
-
-@reserve("cuda", "aten::unique_dim")
-def unique_rows(
-    out: Any, x: Any, dim: int, is_sorted: bool = True, inverse: bool = False, counts: bool = False
-) -> tuple[int | None, ...]:
-    """The rows' places and counts only on request."""
-    return None, None if inverse else 0, None if counts else 0
+reserve("cuda", "aten::unique_consecutive")(
+    lambda out, x, inverse=False, counts=False, dim=None: (
+        unique_storage(out, x, True, inverse, counts) if dim is None else (None, None, None)
+    )
+)
+# The rows' places and counts only on request.
+reserve("cuda", "aten::unique_dim")(
+    lambda out, x, dim, is_sorted=True, inverse=False, counts=False: (
+        None,
+        None if inverse else 0,
+        None if counts else 0,
+    )
+)
 
 
 def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int = MIN_BLOCK) -> Timeline:
