@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import MemTracker
-from torchsummary_plus.data.tracking_records import TrackPoint
+from torchsummary_plus.results.track_report import TrackPoint
 
 DTYPES = [torch.int16, torch.bool, torch.float8_e4m3fn, torch.complex64, torch.float32, torch.bfloat16, torch.int64]
 

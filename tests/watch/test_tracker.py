@@ -17,8 +17,8 @@ from torch._subclasses import FakeTensorMode
 from tests.truth.warm import python
 from tests.watch.plays import changed, quiet, storage_bytes
 from torchsummary_plus import InputError, MemTracker, TrackReport
-from torchsummary_plus.data.tracking_records import TensorGroup
 from torchsummary_plus.render.plots import in_units
+from torchsummary_plus.results.track_report import TensorGroup
 
 matplotlib.use("agg")
 

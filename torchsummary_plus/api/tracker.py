@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -16,12 +17,20 @@ import torch
 from torch import nn
 
 from ..data.arguments import names_cures
-from ..data.tracking_records import DeviceMemory, Holding, TrackPoint, WatchedModule, grouped
 from ..formats.text import printable
-from ..results.track_report import TrackReport, point_text, table_head, table_row
+from ..results.track_report import (
+    DeviceMemory,
+    TensorGroup,
+    TrackPoint,
+    TrackReport,
+    WatchedModule,
+    point_text,
+    table_head,
+    table_row,
+)
 from ..table.inputs import as_device
 from ..table.modules import class_name
-from ..watch.population import Population
+from ..watch.population import Holding, Population
 
 STATM = Path("/proc/self/statm")
 OWN_FILES = (__file__, sys.modules[ContextDecorator.__module__].__file__)  # Whose frames call no tracker.
@@ -76,7 +85,7 @@ class MemTracker(ContextDecorator):
         since, self._since = self._since, ([], [])
         brief = set.intersection(*({id(holding) for holding in holdings} for holdings in since))
         appeared, gone = (  # Without storages that both appeared and disappeared.
-            grouped(each for each in holdings if each.device == str(self.device) and id(each) not in brief)
+            _grouped(each for each in holdings if each.device == str(self.device) and id(each) not in brief)
             for holdings in since
         )
         caller = sys._getframe()
@@ -195,3 +204,21 @@ def _process_bytes() -> int | None:
     import resource
 
     return int(STATM.read_text().split()[1]) * resource.getpagesize()
+
+
+def _grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
+    """Group holdings by shape, dtype and class, largest group first; empty storages are left out."""
+    alike: dict[tuple[tuple[int, ...], str, str], list[Holding]] = defaultdict(list)
+    for holding in holdings:
+        if holding.nbytes:
+            alike[holding.shape, holding.dtype, holding.class_name].append(holding)
+    groups = [
+        TensorGroup(
+            *key,
+            count=len(members),
+            nbytes=sum(each.nbytes for each in members),
+            owners=tuple(dict.fromkeys(each.owner for each in members if each.owner)),
+        )
+        for key, members in alike.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.nbytes, group.shape, group.dtype)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,24 +22,19 @@ STAGES = "torch.distributed.pipelining.stage"
 
 
 class NeedsStageError(Exception):
-    """A stage needs the output shapes of the previous stage, which is on another rank."""
-
-    def __init__(self, stage: int, rank: int) -> None:
-        super().__init__(f"stage {stage} of rank {rank}")
-        self.stage = stage
-        self.rank = rank
+    """A stage needs the output shapes of the previous stage, which is on another rank: its number, and the rank's."""
 
 
 class StageReportedError(Exception):
     """The requested stage has reported the shapes of its output."""
 
 
+@dataclass
 class Neighbours:
     """Output shapes of other ranks' stages, by stage number; ``wanted`` is the stage that a rank is run for."""
 
-    def __init__(self) -> None:
-        self.reported: dict[int, Any] = {}
-        self.wanted: int | None = None
+    reported: dict[int, Any] = field(default_factory=dict)
+    wanted: int | None = None
 
 
 @contextmanager

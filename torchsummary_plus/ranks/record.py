@@ -95,12 +95,13 @@ class Ranked:
 
     def _ask(self, needed: NeedsStageError, example: Example, neighbours: Neighbours) -> None:
         """Run the rank of a stage, and of the stages it needs itself, until the stage has reported its output."""
-        other = replace(self, rank=replace(self.rank, rank=needed.rank))
-        while needed.stage not in neighbours.reported:
-            outer, neighbours.wanted = neighbours.wanted, needed.stage
+        stage, rank = needed.args
+        other = replace(self, rank=replace(self.rank, rank=rank))
+        while stage not in neighbours.reported:
+            outer, neighbours.wanted = neighbours.wanted, stage
             try:
                 other._record(example, (), Cut(None), neighbours)
-                raise UnsupportedError(f"rank {needed.rank} does not report the output of stage {needed.stage}")
+                raise UnsupportedError(f"rank {rank} does not report the output of stage {stage}")
             except StageReportedError:
                 return
             except NeedsStageError as earlier:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ..data.answers import listed
 from ..data.arguments import integer
 from ..data.errors import InputError, choice_error, need_extra
-from ..data.tracking_records import TrackPoint
 from ..data.units import describe, one_line
 from ..formats.table import Cell
 from ..memory.attribution import TimelinePoint
@@ -27,6 +26,8 @@ from .comparison_tables import Entry, figures_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
+
+    from ..results.track_report import TrackPoint
 else:
     Axes = Any  # matplotlib is imported when something is drawn.
 

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..data.errors import choice_error
-from ..data.tracking_records import TensorGroup, TrackPoint, WatchedModule
 from ..data.units import one_line, size_text
 from ..formats.table import Field, Table, TableRow, Value, cells, shortened
 from ..render.plots import draw_tracking, placed
@@ -16,6 +15,64 @@ from .views import Chosen, Figures, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """Storages of one shape, dtype and class: their number, total bytes, and owners where known."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    class_name: str
+    count: int
+    nbytes: int
+    owners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of the device and the process in bytes; None if unknown.
+
+    ``allocated_bytes`` and ``reserved_bytes`` are the caching allocator's, ``peak_bytes`` the most allocated since the
+    last point, ``used_bytes`` what all processes use on the device, ``process_bytes`` this process's resident memory.
+    """
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    peak_bytes: int | None = None
+    used_bytes: int | None = None
+    process_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrackPoint:
+    """A call of ``track``: where and when, what appeared and disappeared since the last call, and what is live now."""
+
+    label: str
+    file: str
+    line: int
+    function: str
+    time: str
+    appeared: tuple[TensorGroup, ...]
+    gone: tuple[TensorGroup, ...]
+    storages: int
+    tensor_bytes: int
+    memory: DeviceMemory
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedModule:
+    """A watched module: the number of its calls, and the growth of live tensors over them in bytes.
+
+    ``own_bytes`` excludes its submodules. ``highest_bytes`` is the most that was live at the end of a call.
+    """
+
+    path: str
+    class_name: str
+    calls: int
+    added_bytes: int
+    own_bytes: int
+    highest_bytes: int
 
 
 def _total(groups: Iterable[TensorGroup]) -> int:

@@ -12,14 +12,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, compress, repeat
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..data.tracking_records import Holding
 from ..live import compat
 from ..live.isolation import no_collection
 from ..live.structures import SPARSE, dtype_name, inner_tensors
@@ -30,6 +29,18 @@ WATCHED = frozenset((torch.Tensor, nn.Module, torch.optim.Optimizer))
 
 YOUNG = (0, 1) if sys.version_info < (3, 14) else (0,)
 """The collector's generations of young objects: what survives a collection moves to the next one, and then is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A storage, described by the first tensor on it: shape, dtype, class, the storage's bytes, and its owner."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    class_name: str
+    nbytes: int
+    device: str
+    owner: str = ""
 
 
 class Population:

@@ -328,18 +328,15 @@ class QuietProfile:
 
 
 def alone() -> AbstractContextManager[None]:
-    """Refuse other profilers inside this context: torch would end the active profile silently for another's start.
+    """Refuse other profilers inside this context: torch would end the active profile silently for another's start."""
 
-    There, they raise :class:`UnsupportedError`.
-    """
-    return compat.replaced(dict.fromkeys(compat.profiler_starts, _refuse))
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnsupportedError(
+            "the step starts one of torch's profilers, but is itself measured by one, and torch runs only one at a "
+            "time; remove the profiler from the step (estimate_memory needs none, unless it has to measure the step)"
+        )
 
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise UnsupportedError(
-        "the step starts one of torch's profilers, but is itself measured by one, and torch runs only one at a time; "
-        "remove the profiler from the step (estimate_memory needs none, unless it has to measure the step)"
-    )
+    return compat.replaced(dict.fromkeys(compat.profiler_starts, refuse))
 
 
 @contextmanager

@@ -66,16 +66,13 @@ class Descriptor:
         if self.pointer:
             self.library.cudnnBackendDestroyDescriptor(self.pointer)
 
-    def set_numbers(self, attribute: int, kind: Type, *values: float) -> Descriptor:
-        """Set an attribute to numbers of one type; the bytes of a string are numbers, too."""
-        return self._set(attribute, kind, (NUMBERS.get(kind, ctypes.c_int) * len(values))(*values))
-
-    def set_descriptors(self, attribute: int, *others: Descriptor) -> Descriptor:
-        """Set an attribute to other descriptors."""
-        self.others += others
-        return self._set(attribute, Type.DESCRIPTOR, _pointers(others))
-
-    def _set(self, attribute: int, kind: Type, array: ctypes.Array[Any]) -> Descriptor:
+    def set(self, attribute: int, kind: Type, *values: Any) -> Descriptor:
+        """Set an attribute to values of one type; the bytes of a string are numbers, too."""
+        if kind is Type.DESCRIPTOR:
+            self.others += values
+            array = _pointers(values)
+        else:
+            array = (NUMBERS.get(kind, ctypes.c_int) * len(values))(*values)
         count = ctypes.c_int64(len(array))
         check(self.library.cudnnBackendSetAttribute(self.pointer, attribute, int(kind), count, array), attribute)
         return self
@@ -240,16 +237,16 @@ def workspaces(
     :class:`CudnnError` if the heuristics have no answer.
     """
     device = device_descriptor(device_text)
-    heuristics = Descriptor(Kind.HEURISTICS).set_descriptors(HEURISTICS_GRAPH, _graph(question))
-    heuristics.set_numbers(HEURISTICS_MODE, Type.HEURISTIC_MODE, mode)
-    heuristics.set_descriptors(HEURISTICS_DEVICE, device).finalize()
+    heuristics = Descriptor(Kind.HEURISTICS).set(HEURISTICS_GRAPH, Type.DESCRIPTOR, _graph(question))
+    heuristics.set(HEURISTICS_MODE, Type.HEURISTIC_MODE, mode)
+    heuristics.set(HEURISTICS_DEVICE, Type.DESCRIPTOR, device).finalize()
     for config in heuristics.descriptors(HEURISTICS_RESULTS, Kind.ENGINE_CONFIG):
         (engine,) = config.descriptors(CONFIG_ENGINE, Kind.ENGINE, 1)
         if refused.intersection(engine.numbers(ENGINE_NOTES, Type.NUMERICAL_NOTE, NOTES)):
             continue
         try:
-            plan = Descriptor(Kind.PLAN).set_descriptors(PLAN_CONFIG, config).set_descriptors(PLAN_DEVICE, device)
-            (size,) = plan.finalize().numbers(PLAN_WORKSPACE, Type.INT64)
+            plan = Descriptor(Kind.PLAN).set(PLAN_CONFIG, Type.DESCRIPTOR, config)
+            (size,) = plan.set(PLAN_DEVICE, Type.DESCRIPTOR, device).finalize().numbers(PLAN_WORKSPACE, Type.INT64)
         except CudnnError:
             continue  # A plan that cannot be built: torch tries the next.
         yield size
@@ -261,26 +258,26 @@ def _graph(question: Question) -> Descriptor:
     """Return the graph of one operation, which reads and writes tensors by the names w, x and y."""
     convolution = Descriptor(Kind.CONVOLUTION)
     compute = question.dtype if question.dtype == "float64" else "float32"
-    convolution.set_numbers(COMPUTE_TYPE, Type.DATA_TYPE, DATA_TYPES[compute])
-    convolution.set_numbers(MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
-    convolution.set_numbers(SPATIAL_DIMS, Type.INT64, len(question.stride))
+    convolution.set(COMPUTE_TYPE, Type.DATA_TYPE, DATA_TYPES[compute])
+    convolution.set(MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
+    convolution.set(SPATIAL_DIMS, Type.INT64, len(question.stride))
     for attribute in (PRE_PADDINGS, POST_PADDINGS):
-        convolution.set_numbers(attribute, Type.INT64, *question.padding)
-    convolution.set_numbers(DILATIONS, Type.INT64, *question.dilation)
-    convolution.set_numbers(STRIDES, Type.INT64, *question.stride).finalize()
+        convolution.set(attribute, Type.INT64, *question.padding)
+    convolution.set(DILATIONS, Type.INT64, *question.dilation)
+    convolution.set(STRIDES, Type.INT64, *question.stride).finalize()
     operation, first = Descriptor(question.kind), OPERATIONS[question.kind]
     scale = Type.DOUBLE if compute == "float64" else Type.FLOAT
-    operation.set_numbers(first, scale, 1.0).set_numbers(first + 1, scale, 0.0)
-    operation.set_descriptors(first + 2, convolution)
+    operation.set(first, scale, 1.0).set(first + 1, scale, 0.0)
+    operation.set(first + 2, Type.DESCRIPTOR, convolution)
     axes = [0, *range(2, len(question.x)), 1] if question.last else list(range(len(question.x)))
     for attribute, name, sizes in zip(range(first + 3, first + 6), "wxy", (question.w, question.x, question.y)):
-        tensor = Descriptor(Kind.TENSOR).set_numbers(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
+        tensor = Descriptor(Kind.TENSOR).set(DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[question.dtype])
         strides = {axis: prod(sizes[inner] for inner in axes[place + 1 :]) for place, axis in enumerate(axes)}
-        tensor.set_numbers(DIMENSIONS, Type.INT64, *sizes)
-        tensor.set_numbers(TENSOR_STRIDES, Type.INT64, *(strides[axis] for axis in range(len(sizes))))
-        tensor.set_numbers(UNIQUE_ID, Type.INT64, ord(name)).set_numbers(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT)
-        operation.set_descriptors(attribute, tensor.finalize())
-    return Descriptor(Kind.GRAPH).set_descriptors(GRAPH_OPERATIONS, operation.finalize()).finalize()
+        tensor.set(DIMENSIONS, Type.INT64, *sizes)
+        tensor.set(TENSOR_STRIDES, Type.INT64, *(strides[axis] for axis in range(len(sizes))))
+        tensor.set(UNIQUE_ID, Type.INT64, ord(name)).set(BYTE_ALIGNMENT, Type.INT64, ALIGNMENT)
+        operation.set(attribute, Type.DESCRIPTOR, tensor.finalize())
+    return Descriptor(Kind.GRAPH).set(GRAPH_OPERATIONS, Type.DESCRIPTOR, operation.finalize()).finalize()
 
 
 @cache
@@ -291,4 +288,4 @@ def device_descriptor(text: str) -> Descriptor:
     """
     if device_descriptor.cache_info().currsize:
         raise CudnnError("this process has queried cuDNN for another GPU, whose properties it keeps")
-    return Descriptor(Kind.DEVICE).set_numbers(DEVICE_JSON, Type.CHAR, *text.encode(), 0).finalize()
+    return Descriptor(Kind.DEVICE).set(DEVICE_JSON, Type.CHAR, *text.encode(), 0).finalize()
