@@ -51,27 +51,25 @@ def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
 
 
 @from_release("2.8", "a sum of FSDP's gradients that reads no values, and so needs no assumption that counts layers,")
-def test_what_repeats_for_one_rank_needs_no_third_log_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_of_a_deep_model_is_grown_from_few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimated(sharded, ranks=(0, 3))
-    logs = logs_that_are_grown(monkeypatch)
-    result = estimated(sharded, ranks=(0, 3))
-    assert logs == [3, 2]
-    assert_equal(result, whole)
+    depths = depths_that_are_grown(monkeypatch, "ranks.record")
+    assert_equal(estimated(sharded, ranks=(0, 3)), whole)
+    assert depths == [SHAPE.depth] * 2
 
 
-def logs_that_are_grown(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grow logs from here on where there are seven layers; the list takes in of how many logs each is grown."""
-    logs: list[int] = []
+def depths_that_are_grown(monkeypatch: pytest.MonkeyPatch, where: str) -> list[int]:
+    """Grow logs from here on where there are seven layers; the list takes in the depth of each that is grown."""
+    depths: list[int] = []
 
-    def counted(partial_logs: Any, stacks: Any, paths: Any, whole: Any, *proved: Any) -> Any:
-        log = grown(partial_logs, stacks, paths, whole, *proved)
-        assert len(whole.names) == SHAPE.depth
-        logs.append(len(partial_logs))
+    def counted(logs: Any, stacks: Any, paths: Any, whole: Any) -> Any:
+        log = grown(logs, stacks, paths, whole)
+        depths.append(len(whole.names))
         return log
 
     monkeypatch.setattr(deep_steps, "WORTH", SHAPE.depth)
-    monkeypatch.setattr("torchsummary_plus.ranks.record.grown", counted)
-    return logs
+    monkeypatch.setattr(f"torchsummary_plus.{where}.grown", counted)
+    return depths
 
 
 def assert_equal(estimate: MemoryEstimate, whole: MemoryEstimate) -> None:
@@ -84,15 +82,6 @@ def assert_equal(estimate: MemoryEstimate, whole: MemoryEstimate) -> None:
         whole.by_module,
     )
     assert (estimate.timeline, estimate.by_call) == (whole.timeline, whole.by_call)
-
-
-def _counting(taken: list[int]) -> Callable[..., Any]:
-    def counted(logs: Any, stacks: Any, paths: Any, whole: Any, *proved: Any) -> Any:
-        log = grown(logs, stacks, paths, whole, *proved)
-        taken.append(len(whole.names))
-        return log
-
-    return counted
 
 
 def test_layers_that_differ_are_not_taken_for_equal() -> None:
@@ -174,9 +163,7 @@ def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
     before = [(name, id(module)) for name, module in model.named_modules()]
     settings: dict[str, Any] = {"dtypes": torch.long, "progress": False, **options}
     whole = estimate_memory(model, (16,), 2, **settings)
-    taken: list[int] = []
-    monkeypatch.setattr("torchsummary_plus.step.deep_steps.WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.step.deep_steps.grown", _counting(taken))
+    taken = depths_that_are_grown(monkeypatch, "step.deep_steps")
     estimate = estimate_memory(model, (16,), 2, **settings)
     assert taken == [SHAPE.depth]
     assert (estimate.at_peak, estimate.by_module) == (whole.at_peak, whole.by_module)
@@ -186,9 +173,7 @@ def test_a_model_on_one_device_is_grown_too_and_left_as_it_was(
 
 
 def test_an_optimizer_that_picks_layers_is_given_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
-    monkeypatch.setattr("torchsummary_plus.step.deep_steps.WORTH", 7)
-    monkeypatch.setattr("torchsummary_plus.step.deep_steps.grown", _counting(taken))
+    taken = depths_that_are_grown(monkeypatch, "step.deep_steps")
     model = Llama(SHAPE)
     last = lambda _: torch.optim.AdamW(model.layers[-1].parameters())  # noqa: E731
     estimate_memory(model, (16,), 2, dtypes=torch.long, optimizer=last, progress=False)

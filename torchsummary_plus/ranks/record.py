@@ -25,7 +25,7 @@ from ..live.isolation import global_state_kept, gradients, one_pass
 from ..live.storages import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
-from ..step.deep_steps import FEWEST, Cut, NotRepeatingError, Proved, grown, takes_all_layers_alike
+from ..step.deep_steps import FEWEST, Cut, NotRepeatingError, grown, takes_all_layers_alike
 from ..step.fake_steps import follow_meta_storages, resizing_watched
 from ..step.optimizers import fakes_in_foreach, optimizer_maker
 from ..step.step_copy import Step, StepCopy
@@ -61,7 +61,7 @@ Recorded = tuple[ModuleTree, MemoryLog]
 class Ranked:
     """What to record: the steps of a builder's model, on one rank and one device.
 
-    Ranks share what recording one has shown about the others: shapes of stages by batch size, and what repeats.
+    Ranks share what recording one has shown about the others: shapes of stages by batch size.
     """
 
     build: Build
@@ -70,8 +70,6 @@ class Ranked:
     device: torch.device
     capability: Capability
     neighbours: dict[int | None, Neighbours] = field(default_factory=dict)
-    proved: Proved = field(default_factory=Proved)
-    """Periods confirmed to repeat from layer to layer."""
 
     def of_rank(self, number: int) -> Ranked:
         """Return the same for another rank, which reuses what this one found out."""
@@ -121,12 +119,9 @@ class Ranked:
         whole = cuts[0].whole
         if whole is None:
             return tree, log
-        logs, proved = [log], self.proved
-        for cut in cuts[1:]:
-            logs.append(self._settled(example, listeners, cut, neighbours)[1])
-            if len(logs) == len(cuts) or proved.periods:
-                with suppress(NotRepeatingError):
-                    return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole, proved)
+        logs = [log, *(self._settled(example, listeners, cut, neighbours)[1] for cut in cuts[1:])]
+        with suppress(NotRepeatingError):
+            return tree, grown(logs, [cut.left for cut in cuts], cuts[0].paths, whole)
         return self._settled(example, listeners, Cut(None), neighbours)
 
     def _settled(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:

@@ -228,14 +228,6 @@ LOOKAHEAD = 256
 """Rows after a period that are compared."""
 
 
-@dataclass
-class Proved:
-    """What rows have at every depth, numbered, and the periods of rows that a third log has confirmed to repeat."""
-
-    numbers: dict[Hashable, int] = field(default_factory=dict)
-    periods: set[frozenset[tuple[int, int]]] = field(default_factory=set)
-
-
 class Row(NamedTuple):
     """What a row has at every depth, as a number, and the numbers that may grow with the depth.
 
@@ -254,22 +246,22 @@ class Sweep(NamedTuple):
     length: int
 
 
-def grown(
-    logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack, proved: Proved | None = None
-) -> MemoryLog:
+def grown(logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack) -> MemoryLog:
     """Extrapolate the log of a model with the layers of ``whole`` from those with a few layers, one more, and two more.
 
-    ``proved`` collects the periods that the third log confirms; if all are known already, two logs are enough. Raises
-    :class:`NotRepeatingError` if the third log is not what the first two predict, or is needed.
+    Raises :class:`NotRepeatingError` if the third log is not what the first two predict.
     """
-    few, *_, last = logs
+    few, _, last = logs
     if any(log.others or log.in_blocks for log in logs) or few.assumptions != last.assumptions:
         raise NotRepeatingError
     if dict(few.unknown).keys() != dict(last.unknown).keys():
         raise NotRepeatingError
-    proved = Proved() if proved is None else proved
-    tables = list(zip(*(_tables(log, stack, proved.numbers) for log, stack in zip(logs, stacks))))
-    sweeps = [_proved_sweeps(depths, proved.periods) for depths in tables]
+    known: dict[Hashable, int] = {}
+    tables = list(zip(*(_tables(log, stack, known) for log, stack in zip(logs, stacks))))
+    sweeps = [find_sweeps(first, second) for first, second, _ in tables]
+    for (first, second, third), found in zip(tables, sweeps):
+        if [row[:2] for row in repeated(first, second, found, 2)] != [row[:2] for row in third]:
+            raise NotRepeatingError
     times = len(whole.names) - len(stacks[0].names)
 
     def counts(name: str) -> tuple[tuple[str, int], ...]:
@@ -279,7 +271,7 @@ def grown(
 
     rows = [repeated(depths[0], depths[1], found, times) for depths, found in zip(tables, sweeps)]
     log = replace(
-        _of_tables(rows, list(proved.numbers), few, paths, whole),
+        _of_tables(rows, list(known), few, paths, whole),
         unknown=counts("unknown"),
         mult_adds=None if few.mult_adds is None else counts("mult_adds"),
         uncounted=counts("uncounted"),
@@ -319,22 +311,6 @@ def _tables(log: MemoryLog, stack: Stack, known: dict[Hashable, int]) -> list[li
     doubts = [row(moments[d.moment].same, (d.event, d.moment, d.nbytes, d.lasting)) for d in log.doubts]
     kernels = [row((moments[k.moment].same, k.kind, k.dtype), (k.moment, *k.numbers)) for k in log.kernels]
     return [moments, storages, events, calls, outputs, doubts, kernels]
-
-
-def _proved_sweeps(tables: Sequence[Sequence[Row]], proved: set[frozenset[tuple[int, int]]]) -> list[Sweep]:
-    """Return the sweeps by which the first two tables predict the third. Raises :class:`NotRepeatingError`.
-
-    Without a third table, all their periods must be confirmed already.
-    """
-    few, more, *most = tables
-    sweeps = find_sweeps(few, more)
-    periods = (Counter(row.same for row in more[at : at + length]) for at, length in sweeps)
-    found = {frozenset(period.items()) for period in periods}
-    if most and [row[:2] for row in repeated(few, more, sweeps, 2)] == [row[:2] for row in most[0]]:
-        proved |= found
-    elif most or not proved.issuperset(found):
-        raise NotRepeatingError
-    return sweeps
 
 
 def find_sweeps(few: Sequence[Row], more: Sequence[Row]) -> list[Sweep]:
