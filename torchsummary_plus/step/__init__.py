@@ -3,7 +3,7 @@
 - The step: ``runner`` runs its phases, with ``losses``, ``optimizers`` and ``generation``, on a ``step_copy`` of the
   model and of all that it reaches.
 - On fakes: ``fake_steps`` records it attempt by attempt, with a ``ledger``; ``workspace`` applies the rules of
-  ``ops/scratch``, ``kernel_trials`` runs kernels without one, in ``smaller_calls`` if need be.
+  ``ops/scratch``, ``kernel_trials`` runs kernels without one.
 - For real: ``real_steps``, and ``measuring`` of memory and time.
 - What no parameter holds: ``packed_weights``. What torch compiles or imports for it: ``compiling``.
 - Of many equal layers ``deep_steps`` records a few, and extrapolates from their logs.
