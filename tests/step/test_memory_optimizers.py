@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from tests.step.optimizer_zoo import STYLES
 from tests.step.step_parts import WIDTH, block, rows, squared
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
@@ -84,9 +85,43 @@ def test_an_optimizer_with_its_flags(kind: Any, flags: dict[str, Any]) -> None:
     same(*both(Mixed(), input_size=(WIDTH,), batch_size=4, optimizer=lambda params: optimizer_of(kind, flags, params)))
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_optimizers_of_others(style: str) -> None:
-    predicted, measured = both(block(), input_data=rows(), loss=squared, optimizer=STYLES[style], steps=3)
+class SAM(Optimizer):
+    """Two gradients a step, the second one where the first one leads; the closure is asked for when it steps."""
+
+    def __init__(self, params: Any, base: Callable[..., Optimizer], **options: Any) -> None:
+        super().__init__(params, {"rho": 0.05, **options})
+        self.base = base(self.param_groups, **options)
+        self.param_groups = self.base.param_groups
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        norm = torch.stack([p.grad.norm() for p in self._parameters() if p.grad is not None]).norm()
+        for p in self._parameters():
+            self.state[p]["before"] = p.data.clone()
+            p.add_(p.grad * (0.05 / (norm + 1e-12)))  # type: ignore[operator]
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for p in self._parameters():
+            p.data = self.state[p]["before"]
+        self.base.step()
+        self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is not None, "SAM steps with a closure"
+        self.first_step()
+        torch.enable_grad()(closure)()
+        self.second_step()
+
+
+def test_an_optimizer_of_others_that_needs_a_closure() -> None:
+    optimizer = partial(SAM, base=torch.optim.SGD, lr=0.1, momentum=0.9)
+    predicted, measured = both(block(), input_data=rows(), loss=squared, optimizer=optimizer, steps=3)
     same(predicted, measured)
     assert predicted.peak_range == (predicted.peak_bytes, predicted.peak_bytes)
 
