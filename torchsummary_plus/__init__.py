@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     from .api.configured import from_config as from_config
     from .api.explain import explain as explain
     from .api.explain import explain_batch as explain_batch
-    from .api.generation import ContextLimit as ContextLimit
-    from .api.generation import max_context as max_context
     from .api.loops import FirstStep as FirstStep
     from .api.loops import lightning_callback as lightning_callback
     from .api.loops import trainer_callback as trainer_callback
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import estimate_time as estimate_time
     from .api.memory import max_batch_size as max_batch_size
+    from .api.memory import max_context as max_context
     from .api.memory import measure_memory as measure_memory
     from .api.step_request import StepOptions as StepOptions
     from .api.table import graph as graph
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from .data.errors import SummaryError as SummaryError
     from .data.errors import UnsupportedError as UnsupportedError
     from .memory.capacity import BatchSizeLimit as BatchSizeLimit
+    from .memory.capacity import ContextLimit as ContextLimit
     from .memory.gpus import NotModelledWarning as NotModelledWarning
     from .ops.macs import register_mult_adds as register_mult_adds
     from .ops.scratch.registry import register_scratch as register_scratch
@@ -53,16 +53,15 @@ _NAMES = {
     "api.compare": "Comparison StepComparison compare",
     "api.configured": "from_config",
     "api.explain": "explain explain_batch",
-    "api.generation": "ContextLimit max_context",
     "api.loops": "FirstStep lightning_callback trainer_callback",
-    "api.memory": "estimate_memory estimate_time max_batch_size measure_memory",
+    "api.memory": "estimate_memory estimate_time max_batch_size max_context measure_memory",
     "api.step_request": "StepOptions",
     "api.table": "graph summary summary_string",
     "api.tracker": "MemTracker",
     "api.weights": "WeightsFile weights",
     "api.what_if": "WhatIf what_if",
     "data.errors": "ForwardError InputError MissingExtraError StepError SummaryError UnsupportedError",
-    "memory.capacity": "BatchSizeLimit",
+    "memory.capacity": "BatchSizeLimit ContextLimit",
     "memory.gpus": "NotModelledWarning",
     "ops.macs": "register_mult_adds",
     "ops.scratch.registry": "register_scratch",

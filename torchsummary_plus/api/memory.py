@@ -1,4 +1,4 @@
-"""The calls that predict a step's memory and time, also for a table's rows, and find the largest batch that fits."""
+"""The calls that predict a step's memory and time, also for a table's rows, and the largest batch or context."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..data.arguments import GENERATE, MODE_SYNONYMS, STEP_MODES, integer
+from ..data.arguments import GENERATE, MODE_SYNONYMS, STEP_MODES, integer, names_cures
 from ..data.errors import InputError, choice_error
 from ..data.memory_records import RowMemory
 from ..data.records import Trace
 from ..data.units import describe
 from ..memory.attribution import module_memory
-from ..memory.capacity import BatchSizeLimit, Search
+from ..memory.capacity import LARGEST_BATCH, BatchSizeLimit, ContextLimit, Search
 from ..memory.estimate import least, room_of_log, tensors_peak
 from ..memory.gpus import other_device, parse_memory
 from ..results.memory_estimate import MemoryEstimate
@@ -24,9 +24,10 @@ from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
 from ..table.rows import Row, row_memory
 from ..timing.step_time import gpu_with_peaks
-from .generation import GenerationRequest
+from .other_tools import FOR_CONTEXTS
 from .public import progress_line, public
 from .step_request import (
+    GenerationRequest,
     StepArguments,
     StepOptions,
     StepRequest,
@@ -269,6 +270,73 @@ def max_batch_size(
         unknown=fitting.unknown,
         assumptions=fitting.assumptions,
         samples_per_second=None if not batch or time is None else time.samples_per_second,
+    )
+
+
+@public
+@names_cures(FOR_CONTEXTS)
+def max_context(
+    model: nn.Module,
+    memory: int | float | str | None = None,
+    batch_size: int = 1,
+    *,
+    gpu: str | None = None,
+    new_tokens: int = 2,
+    cache: str = "dynamic",
+    cache_dtype: Any = None,
+    device: Any = "cuda",
+    autocast: Any = None,
+    allocator: str | None = None,
+    cudnn: str = "auto",
+    progress: bool = True,
+    options: StepOptions | None = None,
+) -> ContextLimit:
+    """Return the longest context that a transformers model can generate with in ``memory``.
+
+    The context is a prompt and ``new_tokens`` after it, for each of ``batch_size`` sequences; ``memory`` is bytes,
+    "24GiB" (the default) or a GPU's name, which can be given as ``gpu`` too. Traces of short prompts are extrapolated
+    as :func:`max_batch_size` does for batches; the answer and the next prompt are always traced. Options of an
+    optimizer or a loss have no effect. Raises :class:`InputError`, or :class:`UnsupportedError` for a model that
+    does not generate.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tokens = {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1}
+    >>> config = GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=64, **tokens)
+    >>> limit = max_context(GPT2LMHeadModel(config), "8GiB", progress=False)
+    >>> limit.context > 1_000_000, limit.position_limit
+    (True, 64)
+    """
+    own = {"autocast": autocast, "allocator": allocator, "cudnn": cudnn}
+    settings, memory = options_to_fit("max_context", options, {}, memory, device, gpu, **own)
+
+    def request(prompt: int) -> GenerationRequest:
+        return GenerationRequest(prompt, batch_size, new_tokens, cache, cache_dtype, settings, model)
+
+    first = request(1)
+    with progress_line(progress) as tick:
+        search = Search(
+            lambda prompt: request(prompt).trace(batch_size, tick, highest_draw=True),
+            *first.limits(memory),
+            proves=True,
+        )
+        tokens = search.run()
+        counts = (max(count, search.smallest) for count in (tokens, tokens + 1))
+        fitting, beyond = (request(count).estimate(batch_size, least(search.log(count))) for count in counts)
+    config = getattr(model, "config", None)
+    return ContextLimit(
+        context=0 if not tokens else min(tokens, LARGEST_BATCH) + new_tokens,
+        batch_size=batch_size,
+        new_tokens=new_tokens,
+        peak_bytes=fitting.peak_bytes if tokens else 0,
+        next_peak_bytes=beyond.peak_bytes,
+        position_limit=getattr(config, "max_position_embeddings", None),
+        traced=tuple(sorted(search.logs)),
+        memory_bytes=parse_memory(memory),
+        cuda_context_bytes=parse_memory(memory) - room_of_log(fitting.log, first.backend, memory),
+        info=fitting.info,
+        peak_range=fitting.peak_range if tokens else (0, 0),
+        unknown=fitting.unknown,
+        assumptions=fitting.assumptions,
     )
 
 

@@ -1,4 +1,4 @@
-"""The largest batch that fits: extrapolated from a few traces, and confirmed by tracing it and the next batch."""
+"""The largest batch or context that fits: extrapolated from a few traces, and confirmed by tracing it and the next."""
 
 from __future__ import annotations
 
@@ -105,6 +105,58 @@ class BatchSizeLimit(Printed):
             figures = [("Usable", in_common_unit(usable))]
         step = f"{self.info.step}: {self.info.model}, {self.info.settings}{within}"
         return answer_lines(f"Largest batch: {answer}", step, figures, caveats(self.unknown, self.assumptions))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ContextLimit(Printed):
+    """The longest context that fits (tokens of prompt and answer), its peak and that of one token more, in bytes.
+
+    ``context`` is 0 if not even a prompt of one token fits, and ``LARGEST_BATCH`` if that many tokens fit, or more.
+    ``position_limit`` is the longest context that the model supports (None if its configuration states none).
+    ``traced`` lists the lengths of the prompts that were traced. ``cuda_context_bytes``, an upper bound, are the part
+    of ``memory_bytes`` that is reserved for the CUDA context. ``peak_range``, ``unknown`` and ``assumptions`` are those
+    of the estimate at that context.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> tokens = {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1}
+    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=64, **tokens))
+    >>> limit = max_context(model, "8GiB", progress=False)
+    >>> limit.is_beyond_positions, limit.peak_bytes <= limit.memory_bytes
+    (True, True)
+    """
+
+    context: int
+    batch_size: int
+    new_tokens: int
+    peak_bytes: int
+    next_peak_bytes: int
+    position_limit: int | None
+    traced: tuple[int, ...]
+    memory_bytes: int
+    cuda_context_bytes: int
+    info: StepInfo
+    peak_range: tuple[int, int]
+    unknown: tuple[tuple[str, int], ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def is_beyond_positions(self) -> bool:
+        """Whether more tokens fit than the model supports."""
+        return self.position_limit is not None and self.context > self.position_limit
+
+    def __str__(self) -> str:
+        beyond = f" (the model supports {self.position_limit:,})" if self.is_beyond_positions else ""
+        usable = self.memory_bytes - self.cuda_context_bytes
+        figures = [
+            (f"Peak at {self.context:,}", peak_words(self.peak_bytes, usable, *self.peak_range)),
+            ("Peak at one more", next_words(self.next_peak_bytes, usable)),
+        ]
+        return answer_lines(
+            f"Longest context: {self.context:,} tokens{beyond} with a batch of {self.batch_size:,}",
+            f"{self.info.step}: {self.info.model}, {self.info.settings}",
+            figures,
+            caveats(self.unknown, self.assumptions),
+        )
 
 
 def peak_words(peak: int, usable: int, least: int, most: int) -> str:
