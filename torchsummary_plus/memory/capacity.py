@@ -118,6 +118,7 @@ class ContextLimit(Printed):
     of the estimate at that context.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> from torchsummary_plus import max_context
     >>> tokens = {"vocab_size": 9, "bos_token_id": 0, "eos_token_id": 1}
     >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=64, **tokens))
     >>> limit = max_context(model, "8GiB", progress=False)
