@@ -97,13 +97,13 @@ class RankKernels(StepKernels):
         counts = balanced(func, args, kwargs) if func in COUNTS and not self._can_count(func, args[0]) else None
         if counts is not None:
             self.answers.assume(self.module(), func.name(), BALANCED)
-            return self._noted(self._on_device(counts))
+            return self.note_created(self._on_device(counts))
         if isinstance(func, OpOverload) and func.namespace == "c10d":  # torch/csrc/distributed/c10d/Ops.cpp
             return self._collective(func, args, kwargs)
         if isinstance(func, OpOverload) and func._schema.name == _GATHERED and isinstance(args[-1], torch.device):
             return self._gathered(*args)
         if func is _PIN:
-            return fake_like(args[0], CPU) if isinstance(args[0], Fake) else self._noted(args[0].clone())
+            return fake_like(args[0], CPU) if isinstance(args[0], Fake) else self.note_created(args[0].clone())
         if isinstance(func, OpOverload) and func.namespace == "_c10d_functional":
             # DTensor's, on groups by name (torch/csrc/distributed/c10d/Functional.cpp).
             self.groups.update(_group_names(func, args, kwargs))
@@ -113,7 +113,7 @@ class RankKernels(StepKernels):
                 # An even exchange; small values are those that this rank gets if all ranks send the same.
                 group, values = compat.group_named(_group_names(func, args, kwargs)[0]), self._value_of(args[0], False)
                 if values is not None and len(values) % group.size() == 0:
-                    return self._noted(self._on_device(exchanged(values, group.size(), group.rank())))
+                    return self.note_created(self._on_device(exchanged(values, group.size(), group.rank())))
                 whole = {"memory_format": torch.contiguous_format}
                 return self.in_step(aten.empty_like.default, args[:1], whole)
         return self.in_step(func, args, kwargs)

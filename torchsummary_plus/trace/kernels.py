@@ -170,11 +170,13 @@ class FakeKernels:
             if real is not None:
                 self.overwritten[real._cdata] = real
 
-    def note_created(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor that counts as created in this pass: it may be written to."""
-        storage = tensor.untyped_storage()
-        self.created[storage._cdata] = storage
-        return tensor
+    def note_created(self, out: Any) -> Any:
+        """Return values whose real tensors count as created in this pass: they may be written to."""
+        for tensor in tensors_of(out):
+            if not isinstance(tensor, Fake):
+                storage = tensor.untyped_storage()
+                self.created[storage._cdata] = storage
+        return out
 
     def leaves_cpu(self, kwargs: Mapping[str, Any]) -> bool:
         """Return whether the keyword arguments place the result off the CPU."""
@@ -182,21 +184,14 @@ class FakeKernels:
         return device is not None and torch.device(device).type != "cpu"
 
     def _really(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = self._noted(called(func, args, kwargs))
+        out = self.note_created(called(func, args, kwargs))
         if func._schema.name in _UNINITIALISED and out.numel():
             out.zero_()  # Code that reads it, such as sizes that another rank would send, runs alike each time.
         return out
 
-    def _noted(self, out: Any) -> Any:
-        """Return a result after noting its real tensors as created in this pass."""
-        for tensor in tensors_of(out):
-            if not isinstance(tensor, Fake):
-                self.note_created(tensor)
-        return out
-
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator without tensor arguments: for real on the CPU if the result is small, else as a fake."""
-        names = _argument_names(func)
+        names = [argument.name for argument in func._schema.arguments]
         if "device" not in names:
             return self._really(func, args, kwargs)
         device = torch.device(kwargs.get("device") or CPU)
@@ -326,11 +321,6 @@ _COPIES = {f"aten::{name}_scatter" for name in ("slice", "select", "diagonal", "
 """Operators that copy a tensor's whole storage: TensorShape.cpp, ``clone_preserve_strides``."""
 OF_STORAGES = _COPIES | {"aten::_new_zeros_with_same_feature_meta", "aten::_has_same_storage_numel"}
 """Operators whose result depends on the size of an argument's storage (also AutogradComposite.cpp)."""
-
-
-@cache
-def _argument_names(func: OpOverload) -> tuple[str, ...]:
-    return tuple(argument.name for argument in func._schema.arguments)
 
 
 @cache

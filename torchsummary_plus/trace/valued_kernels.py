@@ -200,7 +200,7 @@ class ValuedKernels(FakeKernels):
                 note_true(mask, count)
         reads = _READING.get(func._schema.name)
         if reads is not None:
-            return self._noted(reads(partial(self.read_lengths, func, args), *args, **kwargs))
+            return self.note_created(reads(partial(self.read_lengths, func, args), *args, **kwargs))
         asking = asks(func, args, kwargs)
         if self.device.type == "cpu" and not asking:
             return self.on_fakes(func, args, kwargs)
@@ -232,10 +232,12 @@ class ValuedKernels(FakeKernels):
             return values
         out = self.on_fakes(func, args, kwargs)
         for tensor in changed:
-            self.outdated.pop(
-                tensor.untyped_storage()._cdata, None
-            )  # The operator has also written to the known values.
-        return _attach(out, values)
+            # The operator has also written to the known values.
+            self.outdated.pop(tensor.untyped_storage()._cdata, None)
+        for fake, known in zip(tensors_of(out), tensors_of(values)):
+            if isinstance(fake, Fake):
+                fake.known = known
+        return out
 
     __call__ = with_values
 
@@ -329,16 +331,6 @@ FIND_OVERFLOW = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.defaul
 """The operator by which a gradient scaler decides whether to skip a step. It allocates nothing; here it finds no
 overflow."""
 NO_OVERFLOW = "the gradient scaler is assumed to find no overflow; if it did, it would skip the optimizer's step"
-
-
-def _attach(out: Any, values: Any) -> Any:
-    """Attach values to the fakes they belong to."""
-    if isinstance(out, (list, tuple)):
-        for item, value in zip(out, values):
-            _attach(item, value)
-    elif isinstance(out, Fake) and isinstance(values, Tensor):
-        out.known = values
-    return out
 
 
 Read = Callable[[Tensor], "list[int] | None"]
