@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.trace.seen import calls_seen, parameter_counts
-from tests.trace.zoo import ZOO, Case
+from tests.trace.zoo import ZOO, ready
 from torchsummary_plus import ModelSummary, summary
 from torchsummary_plus.data.records import tensors
 
@@ -18,14 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 both_passes = [name for name, case in ZOO.items() if not case.real_only and not case.fake_only]
 comparable = [name for name, case in ZOO.items() if not (case.opaque or case.volatile or case.fake_only)]
 with_sizes = [name for name in comparable if ZOO[name].sizes]
-
-
-def ready(name: str) -> Case:
-    """The case of that name, or a skip where a package is missing."""
-    case = ZOO[name]
-    if case.needs:
-        pytest.importorskip(case.needs)
-    return case
 
 
 @cache

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.trace.seen import tensors_in
-from tests.trace.zoo import ZOO, Case
+from tests.trace.zoo import ZOO, Case, ready
 from tests.truth.snapshot import changes, snapshot
 from torchsummary_plus import ForwardError, summary
 from torchsummary_plus.data.errors import SummaryError
@@ -30,13 +30,6 @@ class Planned(Exception):
 
 class Interrupt(BaseException):
     """Not an Exception: what Ctrl-C is."""
-
-
-def ready(name: str) -> Case:
-    case = ZOO[name]
-    if case.needs:
-        pytest.importorskip(case.needs)
-    return case
 
 
 def can(case: Case, run: str) -> bool:

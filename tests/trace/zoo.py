@@ -5,6 +5,6 @@ them, the others what modules are made of and how they are called.
 """
 
 from tests.trace import zoo_calls, zoo_decisions, zoo_parameters, zoo_values  # noqa: F401 - importing them fills ZOO
-from tests.trace.zoo_case import ZOO, Case
+from tests.trace.zoo_case import ZOO, Case, ready
 
-__all__ = ["ZOO", "Case"]
+__all__ = ["ZOO", "Case", "ready"]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -66,6 +67,14 @@ def example(*size: int) -> torch.Tensor:
 
 
 ZOO: dict[str, Case] = {}
+
+
+def ready(name: str) -> Case:
+    """The case of that name, or a skip where a package is missing."""
+    case = ZOO[name]
+    if case.needs:
+        pytest.importorskip(case.needs)
+    return case
 
 
 def case(*sizes: tuple[int, ...], **known: Any) -> Callable[[Any], Any]:

@@ -60,13 +60,6 @@ class CudaEngine:
             else:
                 self.fresh.append(node)
 
-    def renew_leaf(self, tensor: torch.Tensor) -> None:
-        """Recreate a leaf's node; torch has dropped the one created while the leaf was seen as meta.
-
-        Source: torch/csrc/autograd/variable.cpp, ``VariableHooks::set_data``.
-        """
-        self.add_leaf(tensor, lasting=id(tensor) in self.lasting)
-
     def drop_unreferenced(self) -> None:
         """Release the leaves that Python no longer refers to; a graph that needs one holds its node."""
         if self.fresh:

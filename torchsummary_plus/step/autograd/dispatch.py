@@ -52,9 +52,12 @@ class StepKernels(ValuedKernels):
             self.engine.add_leaf(leaf, lasting=True)
 
     def follow_assigned(self, fake: Fake) -> None:
-        """Recreate the node that accumulates a leaf's gradient: torch drops it if the device differs."""
+        """Recreate the node that accumulates a leaf's gradient: torch drops one that was created for a leaf on meta.
+
+        Source: torch/csrc/autograd/variable.cpp, ``VariableHooks::set_data``.
+        """
         if self.engine is not None:
-            self.engine.renew_leaf(fake)
+            self.engine.add_leaf(fake, lasting=id(fake) in self.engine.lasting)
 
     def print_out(self, fake: Fake) -> None:
         """Say that the memory of formatting a tensor is not counted; no mode runs for code of ours."""
