@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -56,6 +56,7 @@ _COUNTS = {
 
 
 _FAKES = frozenset({Fake})
+T = TypeVar("T")
 
 
 class FakeKernels:
@@ -170,7 +171,7 @@ class FakeKernels:
             if real is not None:
                 self.overwritten[real._cdata] = real
 
-    def note_created(self, out: Any) -> Any:
+    def note_created(self, out: T) -> T:
         """Return values whose real tensors count as created in this pass: they may be written to."""
         for tensor in tensors_of(out):
             if not isinstance(tensor, Fake):
