@@ -231,7 +231,7 @@ def measured(calls: Sequence[Call]) -> list[tuple[int, Any]]:
     for change in cpu_changes(run_all):
         if change.names and change.names[0].startswith(MARK):
             deltas[int(change.names[0][len(MARK) :])].append(change.nbytes)
-    return [(highest(own)[0], result) for own, result in zip(deltas, results)]
+    return [(highest(own), result) for own, result in zip(deltas, results)]
 
 
 MARK = "call "

@@ -13,7 +13,7 @@ import pytest
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet50
 from examples.simple_cnn import PooledCNN
-from tests.render.test_diagram import HOSTILE, hostile
+from tests.render.test_graph import HOSTILE, named
 from torchsummary_plus import summary
 
 MERMAID = os.environ.get("MERMAID_JS", "")
@@ -48,7 +48,7 @@ def test_mermaid_itself_draws_every_kind(tmp_path: Path) -> None:
         summary(PooledCNN(), (1, 28, 28), functional=True, verbose=0),
         summary(resnet50(), (3, 64, 64), verbose=0),
         summary(GPT2(Config(32, 12, 4, 50, 16)), (12,), verbose=0),
-        hostile(),
+        summary(named(HOSTILE), (4,), functional=True, verbose=0),
     ]
     texts = [result.to_mermaid(kind) for result in results for kind in ("class", "flow")]
     page = tmp_path / "page.html"

@@ -29,7 +29,7 @@ def test_an_exponential_depends_on_norms_and_is_named(scale: float, shape: tuple
     model, x = Applied(lambda w: torch.linalg.matrix_exp(scale * w), *shape), torch.ones(1)
     estimate = estimate_memory(model, input_data=x, mode="eval", steps=1)
     low, high = estimate.peak_range
-    assert low <= measure(model, (x,), "eval", steps=1).peak_bytes <= high
+    assert low <= measure(model, (x,), "eval", steps=1) <= high
     assert estimate.unknown == (("aten::linalg_matrix_exp", 1),)
 
 
@@ -53,6 +53,6 @@ def test_the_gradient_of_a_product_is_named_and_in_the_range(name: str, zeros: i
     x.flatten()[:zeros] = 0
     estimate = estimate_memory(model, input_data=x)
     low, high = estimate.peak_range
-    assert low <= measure(model, (x,)).peak_bytes <= high
+    assert low <= measure(model, (x,)) <= high
     assert any("prod" in operator.lower() for operator, _ in estimate.unknown)
     assert not estimate_memory(model, input_data=x, mode="eval").unknown

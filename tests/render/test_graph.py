@@ -1,8 +1,10 @@
-"""The graph of a model: its edges are those of autograd, whatever the forward does."""
+"""The graph of a model: its edges are those of autograd, whatever the forward does, and its drawings show the data."""
 
 import random
 import re
 import shutil
+from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,10 +15,11 @@ from torch import Tensor, nn
 
 from examples.gpt2 import GPT2, Config
 from examples.resnet import resnet18
+from examples.simple_cnn import PooledCNN
 from tests.parts import of_parts
 from tests.truth.graph_models import MODELS
 from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
-from torchsummary_plus import ModelGraph, graph
+from torchsummary_plus import InputError, graph, summary
 from torchsummary_plus.data.units import one_line
 from torchsummary_plus.formats.text import NO_BREAK
 from torchsummary_plus.render.graph_formats import colours
@@ -128,15 +131,13 @@ def test_blocks_that_read_something_else_are_not_folded() -> None:
 NAMES = ('q"uote', "back\\slash", "new\nline", "<b>", "{x}", "a|b", "]]>", "&amp;")
 
 
-def hostile() -> ModelGraph:
-    model = nn.Sequential()
-    for name in NAMES:
-        model.add_module(name, type(name, (nn.Linear,), {})(4, 4))
-    return graph(model, (4,))
+def named(names: Iterable[str]) -> nn.Module:
+    """Layers of these names and classes."""
+    return nn.Sequential(OrderedDict((name, type(name, (nn.Linear,), {})(4, 4)) for name in names))
 
 
 def test_names_in_dot_mean_only_themselves() -> None:
-    text = hostile().to_dot()
+    text = graph(named(NAMES), (4,)).to_dot()
     text, legend = re.split(r"(?<=label=)<(?=<TABLE)", text)
     table = ElementTree.fromstring(legend[: legend.rindex(">\n}")])
     assert [cell.text for cell in table.iter("TD")] == list(map(one_line, NAMES[: len(CLASSES)]))
@@ -154,7 +155,7 @@ def test_svg_shows_every_node_and_edge(program: str, tmp_path: Path, monkeypatch
     pytest.importorskip("graphviz")
     if not program:
         monkeypatch.setenv("PATH", "")
-    for drawing in (hostile(), graph(Skip(), (8,)), graph(nn.Linear(4, 2), (4,)), graph(*_unet())):
+    for drawing in (graph(named(NAMES), (4,)), graph(Skip(), (8,)), graph(nn.Linear(4, 2), (4,)), graph(*_unet())):
         text = drawing.save(tmp_path / "graph.svg", overwrite=True).read_text()
         root = ElementTree.fromstring(text)
         kinds = [group.get("class") for group in root.iter("{http://www.w3.org/2000/svg}g")]
@@ -198,3 +199,96 @@ def test_a_drawing_of_our_own_crosses_no_box(monkeypatch: pytest.MonkeyPatch) ->
             else:
                 x, (low, high) = 0.0, (corners[1], corners[2])
                 assert all(box[3] <= low or high <= box[1] for box in others)
+
+
+HOSTILE = (
+    "end", "class", 'q"uote', "<script>alert(1)</script>", "[x]", "{y}", "(z)", "a|b", "`tick`", "**bold**", "_em_",
+    "#35;", "&lt;", "a;b", "%% comment", "-->", "~g~", "- item", "1 one", "new\nline", "$x$", "naïve", "\N{BEETLE}",
+    "\\", "::", "End", "Class", "Note", "Style", "Direction", "Namespace", "Link", "TB", "Constructor",
+)  # fmt: skip
+
+ID = r"\w+"
+TEXT = r"[\w ,:()\[\]/+\-#;.<>]*"
+FORMS = {
+    "head": r"flowchart TB|classDiagram",
+    "box": rf'class (?P<box>{ID})(\["(?P<label>{TEXT})"\])? {{',
+    "part": rf'(?P<whole>{ID}) \*-- "(?P<times>\d+)" (?P<piece>{ID})',
+    "node": rf'(?P<node>{ID})(\(\["(?P<round>{TEXT})"\]\)|\["(?P<square>{TEXT})"\])(:::kind\d)?',
+    "edge": rf'(?P<source>{ID}) -->(\|"(?P<carried>{TEXT})"\|)? (?P<target>{ID})',
+    "colour": r"classDef kind\d fill:#[0-9A-F]{6}4D",
+    "group": rf'subgraph (?P<group>{ID})\["(?P<title>{TEXT})"\]',
+    "turn": "direction TB",
+    "end": "end|}",
+    "member": rf"(?P<member>{TEXT})",
+}
+
+
+def statements_of(text: str) -> list[tuple[str, dict[str, str]]]:
+    """Each line of a diagram by its form; all that is declared is declared once, all that is named is declared."""
+    statements = []
+    for line in text.splitlines():
+        kind, match = next((k, m) for k, form in FORMS.items() if (m := re.fullmatch(form, line.strip())))
+        statements.append((kind, {k: v for k, v in match.groupdict().items() if v is not None}))
+    declared = [parts[kind] for kind, parts in statements if kind in ("box", "node", "group")]
+    assert len(declared) == len(set(declared))
+    used = {parts[end] for _, parts in statements for end in ("source", "target", "whole", "piece") if end in parts}
+    assert used <= set(declared)
+    opened = [kind for kind, _ in statements if kind in ("box", "group", "end")]
+    level = 0
+    for kind in opened:
+        level += -1 if kind == "end" else 1
+        assert level >= 0
+    assert level == 0
+    return statements
+
+
+def shown(text: str) -> str:
+    """A label as a reader sees it."""
+    return re.sub(r"#(\d+);", lambda match: chr(int(match[1])), text)
+
+
+@pytest.mark.parametrize("depth", [1, None])
+def test_the_flow_is_that_of_the_rows(depth: int | None) -> None:
+    """Unfolded, as many nodes as there are calls without shown ones inside, and their parameters add up."""
+    result = summary(resnet18(), (3, 64, 64), functional=True, verbose=0)
+    rows = [row for row in result.rows if depth is None or row.depth <= depth]
+    leaves = [row for row in rows if row.index not in {row.parent for row in rows}]
+    times, count, params = [1], 0, 0
+    for kind, parts in statements_of(result.to_mermaid("flow", depth)):
+        label = parts.get("title") or parts.get("square") or parts.get("round") or ""
+        repeated = re.search(r" x ([\d,]+)(<br/>|$)", label)
+        number = int(repeated[1].replace(",", "")) if repeated else 1
+        if kind == "group":
+            times.append(times[-1] * number)
+        elif kind == "end":
+            times.pop()
+        elif kind == "node" and parts["node"] not in ("given", "returned"):
+            label_params = re.search(r"([\d,]+) params?$", label)
+            count += times[-1] * number
+            params += times[-1] * number * (int(label_params[1].replace(",", "")) if label_params else 0)
+    assert count == len(leaves)
+    assert params == sum(row.total_params for row in leaves)
+
+
+@pytest.mark.parametrize("kind", ["class", "flow"])
+def test_hostile_names_mean_only_themselves(kind: str) -> None:
+    result = summary(named(HOSTILE), (4,), functional=True, verbose=0)
+    lines = statements_of(result.to_mermaid(kind))
+    seen = "\n".join(shown(value) for _, parts in lines for value in parts.values())
+    for name in HOSTILE:
+        name = name.replace("\n", "\\n")
+        assert (f"{name}: {name}" if kind == "flow" else f"{name} {name}, 20 params") in seen
+    for _, parts in lines:
+        for value in parts.values():
+            assert not re.search(r'["`{}|~*]|<(?!br/>)', value)
+
+
+def test_static_summaries_have_classes_and_no_flow() -> None:
+    result = summary(PooledCNN(), verbose=0)
+    assert "forward" not in result.to_mermaid("class")
+    with pytest.raises(InputError, match="nothing ran"):
+        result.to_mermaid("flow")
+    with pytest.raises(InputError, match="kind is 'sequence'; accepted: 'class', 'flow'"):
+        result.to_mermaid("sequence")
+    with pytest.raises(InputError, match="depth is -1"):
+        result.to_mermaid(depth=-1)

@@ -76,7 +76,7 @@ def truth(model: nn.Module, x: Tensor, mode: str) -> int:
                 model(x)
 
     with torch.set_grad_enabled(mode == "train"):
-        peak, _ = highest(cpu_deltas(run))
+        peak = highest(cpu_deltas(run))
     live = all_stored([*model.parameters(), *model.buffers(), x])
     return peak + sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in live}.values())
 

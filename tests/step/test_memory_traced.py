@@ -39,7 +39,7 @@ def test_what_torch_compiles_itself_is_measured_as_compiled_before() -> None:
     model, adam, x = Branching(), torch.optim.Adam, torch.randn(ROWS, WIDTH)
     estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, optimizer=adam)
     torch._dynamo.reset()
-    first, again = (measure(model, (x,), "train", adam).peak_bytes for _ in range(2))
+    first, again = (measure(model, (x,), "train", adam) for _ in range(2))
     assert estimate.peak_bytes == again <= first
     assert any("the first compilation in a process" in said for said in estimate.assumptions)
 
@@ -49,7 +49,7 @@ def test_a_linearised_functions_constants_are_kept_until_they_are_collected(mode
     model, x = Linearised(), torch.randn(ROWS, WIDTH)
     estimate = estimate_memory(model, (WIDTH,), batch_size=ROWS, mode=mode)
     low, high = estimate.peak_range
-    assert low <= measure(model, (x,), mode).peak_bytes <= high
+    assert low <= measure(model, (x,), mode) <= high
     assert any("reference cycles" in said for said in estimate.assumptions)
 
 

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,15 +17,6 @@ from torch._C._profiler import _EventType  # the event tree has no public reader
 from torch.autograd.profiler import profile  # torch.profiler's imports the compiler stack
 
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Bytes: the peak with the static ones, what is left after the last step, and the static ones themselves."""
-
-    peak_bytes: int
-    left_bytes: int
-    static_bytes: int
 
 
 @dataclass(frozen=True)
@@ -82,13 +74,9 @@ def cpu_deltas(run: Callable[[], object]) -> list[int]:
     return [change.nbytes for change in cpu_changes(run)]
 
 
-def highest(deltas: Iterable[int]) -> tuple[int, int]:
-    """The highest level above the one at entry, and the last level."""
-    level = peak = 0
-    for nbytes in deltas:
-        level += nbytes
-        peak = max(peak, level)
-    return peak, level
+def highest(deltas: Iterable[int]) -> int:
+    """The highest level above the one at entry."""
+    return max(accumulate(deltas, initial=0))
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -104,8 +92,8 @@ def measure(
     optimizer: OptimizerMaker | None = None,
     autocast: torch.dtype | None = None,
     steps: int = 2,
-) -> Measured:
-    """What ``steps`` real steps of a model on the CPU hold at most; the model is trained by them."""
+) -> int:
+    """The bytes that ``steps`` real steps of a model on the CPU hold at most; the model is trained by them."""
     model.train(mode == "train")
 
     def forward() -> Any:
@@ -128,14 +116,12 @@ def measure(
             model.zero_grad()
         del chosen
 
-    peak, left = highest(cpu_deltas(run))
-    static = storage_bytes([*model.parameters(), *model.buffers(), *inputs])
-    return Measured(static + peak, static + left, static)
+    return highest(cpu_deltas(run)) + storage_bytes([*model.parameters(), *model.buffers(), *inputs])
 
 
 def measure_run(run: Callable[[], object], tensors: Iterable[torch.Tensor]) -> int:
     """The peak of any run on the CPU: its allocations above the tensors that are there already."""
-    return storage_bytes(tensors) + highest(cpu_deltas(run))[0]
+    return storage_bytes(tensors) + highest(cpu_deltas(run))
 
 
 @contextmanager
