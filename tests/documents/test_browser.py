@@ -101,11 +101,8 @@ def test_sorting_keeps_the_tree_and_comes_back(table: WebDriver, resnet: ModelSu
     press(table, "Mult-Adds")
     heaviest = max(work, key=lambda label: work[label])
     row = next(row for row in table.find_elements(By.CSS_SELECTOR, "tbody tr") if row.text.startswith(heaviest))
-    assert [row.get_attribute(f"aria-{name}") for name in ("posinset", "setsize", "level")] == [
-        "1",
-        str(len(work)),
-        "2",
-    ]
+    place = [row.get_attribute(f"aria-{name}") for name in ("posinset", "setsize", "level")]
+    assert place == ["1", str(len(work)), "2"]
     press(table, "Param #")
     press(table, "Expand all")
     assert sorted(shown(table)) == sorted(row.label for row in lines) and shown(table)[1] == "layer4 (Sequential)"
@@ -191,18 +188,11 @@ def test_a_report_has_tabs(report: WebDriver, resnet: ModelSummary) -> None:
     tabs = report.find_elements(By.CSS_SELECTOR, "[role=tab]")
     assert [tab.text for tab in tabs] == ["Layers", "Memory", "ResNet (2): Layers"]
     assert report.title == "ResNet"
-    assert [section.is_displayed() for section in report.find_elements(By.CSS_SELECTOR, "section")] == [
-        True,
-        False,
-        False,
-    ]
+    sections = report.find_elements(By.CSS_SELECTOR, "section")
+    assert [section.is_displayed() for section in sections] == [True, False, False]
     tabs[0].send_keys(Keys.ARROW_RIGHT)
     assert [tab.get_attribute("aria-selected") for tab in tabs] == ["false", "true", "false"]
-    assert [section.is_displayed() for section in report.find_elements(By.CSS_SELECTOR, "section")] == [
-        False,
-        True,
-        False,
-    ]
+    assert [section.is_displayed() for section in sections] == [False, True, False]
     assert report.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 

@@ -114,14 +114,12 @@ def test_models_are_rows_with_the_figures_of_a_paper(pair: Comparison) -> None:
 
 
 def test_a_comparison_counts_multiply_adds_per_sample_and_says_so() -> None:
-    one, eight = (
-        compare({"a": network(4), "b": network(8)}, input_size=(3, 14, 14), batch_size=n, col_names=["mult_adds"])
-        for n in (1, 8)
-    )
+    nets, columns = {"a": network(4), "b": network(8)}, ["mult_adds", "flops"]
+    one, eight = (compare(nets, input_size=(3, 14, 14), batch_size=n, col_names=columns) for n in (1, 8))
     for result in (one, eight):
         text, page = result.to_text(figures=["macs", "flops"]), result.to_html()
         assert "Mult-adds per sample" in text and "FLOPs per sample" in text and "Mult-adds per sample" in page
         assert "a: Mult-Adds per sample" in text
     ones, eights = ([[cell.value for cell in row.cells[1:]] for row in c.tables()[1].rows] for c in (one, eight))
-    assert ones == eights
+    assert ones == eights and all(flops == 2 * work for row in ones for work, flops in zip(row[::2], row[1::2]))
     assert one.tables(figures="macs")[0].rows[0].cells == eight.tables(figures="macs")[0].rows[0].cells

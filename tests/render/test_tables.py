@@ -66,12 +66,6 @@ def test_unregistered_layers_are_marked_in_every_format() -> None:
     assert "In Unregistered: not registered" in compared.to_text()
 
 
-def test_multiply_adds_and_flops_of_layers_side_by_side_are_both_of_one_sample() -> None:
-    layer = summary(nn.Linear(4, 5), (4,), 3, verbose=0)
-    table = compare({"a": layer, "b": layer}).tables(columns=["mult_adds", "flops"], layers=True)[1]
-    assert [cell.value for cell in table.rows[0].cells] == ["same", 20, 40, 20, 40]
-
-
 def net() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.ReLU())
 
