@@ -58,7 +58,7 @@ EDITS: dict[str, tuple[tuple[tuple[Any, ...], Any], ...]] = {
         (("log", "calls", "stop"), lambda ends: [10**6 for _ in ends]),
         (("log", "events"), lambda events: [events[0], *events]),
     ),
-    "graph": ((("nodes", 1, "parent"), 99), (("edges", 0, "source"), 99)), "steps": ((("estimates",), []),),
+    "graph": ((("edges", 0, "source"), 99),), "steps": ((("estimates",), []),),
 }  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_a_result_that_contradicts_itself(
         "steps": lambda: compare({"a": step, "b": step}),
     }  # fmt: skip
     result = made[kind]()
-    with pytest.raises(InputError, match=r"contradicts itself|twice, or before|more than 64 bits|memory is 'GPU'"):
+    with pytest.raises(InputError, match=r"contradicts itself|more than 64 bits|memory is 'GPU'"):
         type(result).from_json(edited(result, *path, to=to))
 
 

@@ -55,16 +55,15 @@ class Way(NamedTuple):
 
 
 class Codec:
-    """Encodes and decodes dataclasses. ``names`` resolves types in annotations that their modules do not define.
+    """Encodes and decodes dataclasses; their ``_named_types`` returns types that their modules do not import.
 
     Unless it ``is_exact``, missing fields get their defaults, and unknown ones are ignored. Decoding raises
     :class:`InputError` for data that do not match a type. ``definitions`` has the JSON Schemas (draft 2020-12) of the
     dataclasses, which other schemas refer to.
     """
 
-    def __init__(self, names: Mapping[str, Any], is_exact: bool = True) -> None:
+    def __init__(self, is_exact: bool = True) -> None:
         self.is_exact = is_exact
-        self.names = dict(names)
         self.ways: dict[Any, Way] = {}
         self.definitions: dict[str, Schema] = {}
 
@@ -90,7 +89,7 @@ class Codec:
 
     def _hints(self, kind: type) -> dict[str, Any]:
         """Return the types of a dataclass's fields, in order."""
-        known = get_type_hints(kind, localns=self.names)
+        known = get_type_hints(kind, localns=getattr(kind, "_named_types", dict)())
         return {field.name: known[field.name] for field in fields(kind)}
 
     def _read(self, kind: type, data: Any, ways: Mapping[str, Way]) -> dict[str, Any]:
@@ -206,14 +205,14 @@ def _object(ways: Mapping[str, Way]) -> Schema:
     return {"type": "object", "properties": properties, "required": list(ways), "additionalProperties": False}
 
 
-def as_plain(value: Any, names: Mapping[str, Any], derived: tuple[str, ...]) -> dict[str, Any]:
-    """Return a result as plain data. ``names`` resolves types in annotations, ``derived`` lists properties to add."""
+def as_plain(value: Any, derived: tuple[str, ...]) -> dict[str, Any]:
+    """Return a result as plain data; ``derived`` lists properties to add."""
     values = {name: getattr(value, name) for name in derived}
-    plain = Codec(names).way(type(value)).out(value)
+    plain = Codec().way(type(value)).out(value)
     return {"type": type(value).__name__, "version": VERSION, **plain, "derived": values}
 
 
-def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result:
+def from_text(kind: type[Result], text: str) -> Result:
     """Parse a result from JSON. Raises :class:`InputError` for another type or major version, and contradictions."""
     try:
         data = parsed(text)
@@ -227,7 +226,7 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
         )
     data.pop("derived", None)
     try:
-        result: Result = Codec(names, is_exact=version == VERSION).way(kind).back(data)
+        result: Result = Codec(is_exact=version == VERSION).way(kind).back(data)
     except RecursionError:
         raise InputError("the text is not valid JSON: it is nested too deeply") from None
     except SummaryError:
@@ -238,9 +237,9 @@ def from_text(kind: type[Result], text: str, names: Mapping[str, Any]) -> Result
     return result
 
 
-def schema_of(kind: type, names: Mapping[str, Any]) -> Schema:
+def schema_of(kind: type) -> Schema:
     """Return the JSON Schema of a result."""
-    codec = Codec(names)
+    codec = Codec()
     codec.way(kind)
     top = codec.definitions[kind.__name__]
     head = {"type": {"const": kind.__name__}, "version": {"const": VERSION}, "derived": {"type": "object"}}

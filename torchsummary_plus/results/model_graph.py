@@ -44,11 +44,6 @@ class ModelGraph(Views):
     run: Run
 
     def _check(self) -> None:
-        known: set[int | None] = {None}
-        for node in self.nodes:
-            if node.index in known or node.parent not in known:
-                raise InputError(f"the ModelGraph has node {node.index} twice, or before the group that it is in")
-            known.add(node.index)
         super()._check()
         self.to_dot()
 

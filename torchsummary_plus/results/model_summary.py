@@ -208,9 +208,10 @@ class ModelSummary(Views, Figures, Report):
         if not is_tree(self.rows) or sum(row.num_params for row in self.rows) != self.total_params:
             raise InputError("the ModelSummary contradicts itself: its rows are no tree, or add up to another total")
         super()._check()
-        self.tables(columns=("params_arithmetic", "mult_adds_arithmetic"))
+        self.tables(columns=("input_size", "connected_to", "params_arithmetic", "mult_adds_arithmetic"))
+        self.to_mermaid()
         if self.flow is not None:
-            self.graph(repeats="show")
+            self.graph()._check()
 
     def _headline(self) -> tuple[str, str]:
         batch = "any batch" if self.run.batch_size is None else f"batch of {self.run.batch_size:,}"

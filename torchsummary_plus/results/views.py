@@ -200,7 +200,7 @@ class Views(ABC):
         """Return the whole result as plain data, the same as :meth:`to_json` writes."""
         from ..formats.json_data import as_plain
 
-        return as_plain(self, self._named_types(), self._derived)
+        return as_plain(self, self._derived)
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the whole result as JSON; :meth:`from_json` restores it, and :meth:`json_schema` describes it."""
@@ -211,7 +211,7 @@ class Views(ABC):
         """Return the result that the JSON holds. Raises :class:`InputError` for another type or version."""
         from ..formats.json_data import from_text
 
-        return from_text(cls, text, cls._named_types())
+        return from_text(cls, text)
 
     def _check(self) -> None:
         """Show a result that was read, once; that raises where its figures contradict one another."""
@@ -224,12 +224,7 @@ class Views(ABC):
         """Return the JSON Schema (draft 2020-12) of :meth:`to_json`'s output."""
         from ..formats.json_data import schema_of
 
-        return schema_of(cls, cls._named_types())
-
-    @classmethod
-    def _named_types(cls) -> dict[str, type]:
-        """Return the field types that the class's own module does not import."""
-        return {}
+        return schema_of(cls)
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as an HTML fragment for any page; layers are nested unless ``style`` says otherwise.
