@@ -201,7 +201,7 @@ def test_stderr_gets_what_is_written_to_it_but_no_notes_of_the_profiler(capfd: p
 def test_an_inputs_copy_has_its_strides_and_storage(x: torch.Tensor) -> None:
     model = nn.Sequential(nn.GroupNorm(2, 6), nn.Conv2d(6, 8, 3))
     for mode in ("train", "eval"):
-        truth = measure(model, (x,), mode).peak_bytes
+        truth = measure(model, (x,), mode)
         assert measure_memory(model, input_data=x, mode=mode).peak_bytes == truth
         assert estimate_memory(model, input_data=x, mode=mode).peak_bytes == truth
 
