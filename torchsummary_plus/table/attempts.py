@@ -29,7 +29,7 @@ from .experts import Routing, expert_candidates, find_adapters, find_experts
 from .failures import forward_error
 from .forward import Listener, Pass, deep_stack, originals_of, put_back
 from .inputs import Example, realise
-from .modules import ModuleTree, hooks_around, tensors_in, unwrapped, wrapped
+from .modules import ModuleTree, hooks_around, placed, tensors_in, unwrapped, wrapped
 from .recorder import Functions, Provenance, Recorder
 
 
@@ -202,8 +202,8 @@ class Attempts:
                     if type(model).__call__ is nn.Module.__call__:
                         model(*args, **kwargs)
                     else:  # What its own code runs before and after its forward belongs to its one call.
-                        frame = watch.outermost = watch.open(0, "", args, kwargs)
-                        frame.by_hook = True
+                        frame = watch.open(0, "", args, kwargs)
+                        frame.awaits_forward = True
                         watch.close(frame, model(*args, **kwargs))
             except NeedsIntegerError:
                 raise
@@ -229,10 +229,8 @@ class Attempts:
     @contextmanager
     def _copied(self, grad: bool) -> Iterator[tuple[ModuleTree, Environment, Any]]:
         """Copy the model for one forward; yield the copy, the backend that runs it, and the mode key of its pass."""
-        device = self.own_device if self.kind == "real" else self.options.device or self.own_device
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", 0)
         is_real = self.kind == "real"
+        device = placed(self.own_device if is_real else self.options.device or self.own_device)
         environment = RealEnvironment(device) if is_real else FakeEnvironment(device, self.fakes, self.routers)
         ended = {(threading, "excepthook"): partial(_thread_ended, threading.excepthook)}
         with (

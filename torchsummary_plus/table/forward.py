@@ -32,7 +32,7 @@ from .modules import ModuleTree
 class Frame:
     """An active call, the ``index``-th to begin: of module number ``module``, or of the function ``name``."""
 
-    __slots__ = ("args", "by_hook", "index", "kwargs", "module", "name", "outer", "within")
+    __slots__ = ("args", "awaits_forward", "index", "kwargs", "module", "name", "outer", "within")
 
     def __init__(self, index: int, outer: Frame | None, module: int | None, name: str, args: Any, kwargs: Any) -> None:
         self.index = index
@@ -41,7 +41,8 @@ class Frame:
         self.name = name
         self.args = args
         self.kwargs = kwargs
-        self.by_hook = False
+        self.awaits_forward = False
+        """Whether it began around the module's hooks, before its forward."""
         self.within: int | None = outer.within if module is None and outer is not None else module
         """The number of the innermost module that is being called."""
 
@@ -173,8 +174,6 @@ class Pass(compat.DispatchMode):
         self.in_threads: dict[int, Pass] = {}
         self.mode_key: Any = None
         self.around: Pass | None = None
-        self.outermost: Frame | None = None
-        """The call that ends when the model's own ``__call__`` returns."""
         self.modes = 0
         """Dispatch modes that were active when the pass began, with this one."""
         self.state = State()
@@ -318,9 +317,12 @@ class Pass(compat.DispatchMode):
             state.notifies = outer
 
     def watched(
-        self, index: int, own: Callable[..., Any], owner: weakref.ref[nn.Module] | None = None
+        self, index: int, own: Callable[..., Any], owner: weakref.ref[nn.Module] | None = None, is_around: bool = False
     ) -> Callable[..., Any]:
-        """Return what runs the ``own`` forward of module number ``index`` under watch; an ``owner`` is its ``self``."""
+        """Return what runs the ``own`` forward of module number ``index`` under watch; an ``owner`` is its ``self``.
+
+        ``is_around`` is for what runs its hooks, and the forward between them, as one call.
+        """
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
@@ -330,12 +332,12 @@ class Pass(compat.DispatchMode):
             if not self.state.notifies:
                 return forward(*args, **kwargs)
             if self.thread != get_ident():
-                return self._call_elsewhere(index, forward, args, kwargs)
+                return self._call_elsewhere(index, forward, args, kwargs, is_around)
             frame = self.frame
-            by_hook = frame is not None and frame.by_hook and frame.module == index
-            if frame is None or not by_hook:
+            has_begun = frame is not None and frame.awaits_forward and frame.module == index
+            if frame is None or not has_begun:
                 frame = self.open(index, "", args, kwargs)
-            frame.by_hook, frame.args, frame.kwargs = False, args, kwargs
+            frame.awaits_forward, frame.args, frame.kwargs = is_around, args, kwargs
             try:
                 output = forward(*args, **kwargs)
             except BaseException as error:
@@ -343,7 +345,7 @@ class Pass(compat.DispatchMode):
                     error.__dict__[_FRAME] = self.frame or frame
                 self.frame = frame.outer
                 raise
-            if not by_hook:
+            if not has_begun:
                 for replace_output in self._replace_output:
                     output = replace_output(frame, output)
                 self.close(frame, output)
@@ -351,50 +353,30 @@ class Pass(compat.DispatchMode):
 
         return run
 
-    def _call_elsewhere(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _call_elsewhere(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any, is_around: bool) -> Any:
         """Run a call from a thread that the forward started, inside the pass's own active call."""
         thread = get_ident()
         if thread in self.in_threads:
-            return self.in_threads[thread].watched(index, forward)(*args, **kwargs)
+            return self.in_threads[thread].watched(index, forward, None, is_around)(*args, **kwargs)
         here = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners)
         here.frame, here.indices, here.turn = self.frame, self.indices, self.turn
         if self.mode_key is not None:
             here.hold(self.mode_key)
         try:
             with here:
-                return here.watched(index, forward)(*args, **kwargs)
+                return here.watched(index, forward, None, is_around)(*args, **kwargs)
         finally:
             del self.in_threads[thread]
 
     def install(self) -> None:
-        """Replace every module's ``forward``, but not that of copies; :func:`restore.restored` undoes it.
+        """Replace every module's ``forward``, but not that of copies.
 
         An instance attribute sees both ``module(x)`` and ``module.forward(x)`` and, unlike a hook, does not disable the
-        fast path of ``nn.TransformerEncoderLayer``. Modules that have hooks of their own are also watched by hooks, so
-        that the hooks' changes are seen.
+        fast path of ``nn.TransformerEncoderLayer``. Where a module has hooks of its own, what runs them is replaced
+        too, so that the hooks' changes are seen.
         """
         for index, module in enumerate(self.tree.modules):
             vars(module).update(stand_ins(module, partial(self.watched, index)))
-            hooks = module._forward_hooks or module._forward_pre_hooks
-            if hooks and not isinstance(module, torch.jit.ScriptModule):
-                self._hook(index, module)
-
-    def _hook(self, index: int, module: nn.Module) -> None:
-        def before(_: nn.Module, args: Any, kwargs: Any) -> None:
-            if self.thread != get_ident() or not self.state.notifies:
-                return
-            if self.frame is None or self.frame is not self.outermost or not self.frame.by_hook:
-                self.open(index, "", args, kwargs).by_hook = True
-
-        def after(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            frame = self.frame if self.thread == get_ident() and self.state.notifies else None
-            while frame is not None and frame.module != index:
-                frame = frame.outer
-            if frame is not None and frame is not self.outermost:
-                self.close(frame, output)
-
-        module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-        module.register_forward_hook(after, with_kwargs=True)
 
 
 def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
@@ -472,11 +454,15 @@ def stand_ins(module: nn.Module, watch: Callable[..., Any]) -> dict[str, Any]:
             own = module.__reduce_ex__(_PROTOCOL)[2]
             return dict(own) if isinstance(own, dict) else own
 
-    return dict(zip(_REPLACED, (watched, deep_copy, state)))
+    watching = dict(zip(_REPLACED, (watched, deep_copy, state)))
+    if module._forward_hooks or module._forward_pre_hooks:
+        watching["_call_impl"] = watch(type(module)._call_impl, known, is_around=True)
+    return watching
 
 
-_REPLACED = "forward", "__deepcopy__", "__getstate__"
-"""The module's forward, and what :mod:`copy` and :mod:`pickle` look up on an instance before its class."""
+_REPLACED = "forward", "__deepcopy__", "__getstate__", "_call_impl"
+"""The module's forward, what :mod:`copy` and :mod:`pickle` look up on an instance before its class, and what runs hooks
+around the forward."""
 _PROTOCOL = 4
 """The pickle protocol with which :mod:`copy` reads an object's state."""
 
