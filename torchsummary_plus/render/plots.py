@@ -27,7 +27,6 @@ from .comparison_tables import Entry, figures_table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
 
-    from ..results.track_report import TrackPoint
 else:
     Axes = Any  # matplotlib is imported when something is drawn.
 
@@ -496,7 +495,7 @@ LINES = (
 """Lines drawn over the tensors if known: label, colour, line style and field of the device's memory."""
 
 
-def draw_tracking(device: str, points: Sequence[TrackPoint], place: Place) -> Axes:
+def draw_tracking(device: str, points: Sequence[Any], place: Place) -> Axes:
     """Plot the tensors' bytes as a filled line over the labelled points. Raises :class:`InputError` without points."""
     if not points:
         raise InputError("nothing has been tracked yet; call track() at least once before the report")
