@@ -1,4 +1,4 @@
-"""Which operators' kernels autocast reaches inside, against what they allocate under it."""
+"""Which operators' kernels call operators that autocast casts."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
-from tests.truth.releases import from_release
 from torchsummary_plus.live import compat
 from torchsummary_plus.live.autocast import kernel_cast_within
-from torchsummary_plus.watch.profiled import QuietProfile, changes
 
 COMPOSITES = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 ARGUMENTS: dict[str, Any] = {
@@ -25,8 +23,6 @@ ARGUMENTS: dict[str, Any] = {
 OWN_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "aten::_trilinear": (*(torch.ones(1, 4, 4, 4) for _ in range(3)), [], [], [], [3])
 }
-
-REACHED = {"aten::_trilinear", "aten::_euclidean_dist", "aten::linalg_pinv.atol_rtol_tensor"}
 
 
 def operators() -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -47,35 +43,6 @@ def operators() -> Iterator[tuple[Any, tuple[Any, ...]]]:
             yield operator, tuple(ARGUMENTS[kind]() for kind in kinds)
 
 
-def allocated(operator: Any, args: tuple[Any, ...], autocast: bool) -> list[int] | None:
-    """Return what an operator allocates in its second call, or None if it does not take the arguments."""
-    with torch.autocast("cpu", enabled=autocast, cache_enabled=False), torch.no_grad():
-        try:
-            operator(*args)
-            with QuietProfile() as done:
-                operator(*args)
-        except Exception:
-            return None
-    return [change.nbytes for change in changes(done, "cpu")]
-
-
-@from_release("2.11", "the release whose kernels were listed")
-def test_autocast_reaches_the_inside_of_every_kernel_that_allocates_otherwise_under_it() -> None:
-    called, otherwise = set(), set()
-    every = list(operators())
-    known = [call for call in every if call[0].name() in REACHED]
-    for operator, args in (*known, *Random(0).sample(every, 80)):
-        plain = allocated(operator, args, autocast=False)
-        if plain is None or compat.has_kernel(operator.name(), "AutocastCPU"):
-            continue
-        called.add(operator.name())
-        if allocated(operator, args, autocast=True) != plain:
-            otherwise.add(operator.name())
-            assert kernel_cast_within(operator, "cpu") is not None, operator.name()
-    assert otherwise >= REACHED
-    assert len(called) > 30
-
-
 class Listening(compat.DispatchMode):
     """Records whether an operator with an autocast kernel was called."""
 
@@ -92,7 +59,7 @@ class Listening(compat.DispatchMode):
 def test_only_in_known_operators_kernels_are_operators_cast() -> None:
     every = list(operators())
     known = [call for call in every if kernel_cast_within(call[0], "cuda") is not None]
-    for operator, args in (*known, *Random(0).sample(every, 15)):
+    for operator, args in (*known, *Random(0).sample(every, 60)):
         name = operator.name()
         composite = next(getattr(torch.DispatchKey, key) for key in COMPOSITES if compat.has_kernel(name, key))
         on_meta = [arg.to("meta") if isinstance(arg, torch.Tensor) else arg for arg in args]

@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from ..data.errors import InputError
-from ..data.units import describe
 from ..memory.gpus import parse_memory
 from ..render.explain import Explanation, batch_formula, explain_rows
 from ..table.rows import Row
@@ -41,9 +40,6 @@ def explain(layer: nn.Module | Row, input_size: Any = None, batch_size: int = -1
     """
     if isinstance(layer, Row):
         return explain_rows([layer])
-    if not isinstance(layer, nn.Module):
-        cure = f"; call it: {layer.__name__}(...)" if isinstance(layer, type) and issubclass(layer, nn.Module) else ""
-        raise InputError(f"layer is {describe(layer)}; accepted: a row of a summary, or a torch.nn.Module{cure}")
     return explain_rows(summary(layer, input_size, batch_size, verbose=0, **options).rows)
 
 

@@ -77,7 +77,7 @@ CACHED = type(lru_cache(maxsize=1)(int))
 
 _HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "abc", "typing"})
 """Modules of the standard library whose objects hold what a user puts there."""
-_FOREIGN = frozenset(sys.stdlib_module_names) - _HOLDING | {"builtins", "numpy"}
+_FOREIGN = frozenset(sys.stdlib_module_names) - _HOLDING - {"builtins"} | {"numpy"}
 _PACKAGE = __name__.partition(".")[0]
 OF_PASSES = (
     *(f"{_PACKAGE}.{part}." for part in ("trace", "table", "data", "live", "memory", "results", "ranks")),
@@ -326,16 +326,8 @@ class Copier:
         return new
 
 
-_MADE_IN_PYTHON = 1 << 9
-"""The flag of classes made at run time (``Py_TPFLAGS_HEAPTYPE``), such as those of code that ``exec`` runs."""
 _OF_SCRIPTS = ("_forward_hooks", "_forward_pre_hooks", "forward", "_actual_script_module")
 """What a scripted module keeps in Python and a pass may change."""
-
-
-def _bare(copier: Copier, value: Any) -> Any:
-    """Return a copy of an object whose class in C has no state but its attributes."""
-    kind: Any = type(value)
-    return copier._fill(value, copier.note(value, kind.__new__(kind)))
 
 
 Maker = Callable[[Copier, Any], Any]
@@ -349,7 +341,7 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (tuple, Copier._tuple),
     (frozenset, Copier._frozenset),
     (MethodType, Copier._method),
-    ((partial, random.Random, array.array, bytearray, io.BytesIO, io.StringIO), Copier._by_parts),
+    ((partial, SimpleNamespace, random.Random, array.array, bytearray, io.BytesIO, io.StringIO), Copier._by_parts),
     ((weakref.ref, *weakref.ProxyTypes), Copier._weak_reference),
     (_WEAK_DICTS, Copier._weak_dict),
     (weakref.WeakSet, lambda copier, value: copier.note(value, type(value)(map(copier._key, value)))),
@@ -357,7 +349,7 @@ _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (torch.Generator, Copier._generator),
     (BuiltinFunctionType, Copier._built_in_method),
     ((queue.Queue, threading.Event, threading.Semaphore, threading.Condition), Copier._object),
-    ((SimpleNamespace, threading.local), _bare),
+    (threading.local, lambda copier, own: copier._fill(own, copier.note(own, threading.local.__new__(type(own))))),
     (_SHARED_CLASSES, None),
 )
 
@@ -375,8 +367,6 @@ def maker_of(kind: Any) -> Maker | None:
 
 
 def _found(kind: Any) -> Maker | None:
-    if issubclass(kind, torch.Size):
-        return None
     if kind in _ITERATORS:
         return Copier._by_parts
     for base, make in _BY_BASE:
@@ -387,11 +377,8 @@ def _found(kind: Any) -> Maker | None:
         return Copier._array
     if module.startswith("numpy.random"):
         return Copier._by_parts
-    is_executed = (
-        module == "builtins" and bool(kind.__flags__ & _MADE_IN_PYTHON) and kind.__name__ not in vars(builtins)
-    )
-    is_foreign = top_of(module) in _FOREIGN and not is_executed
-    if is_foreign or module.startswith(_SHARED_PARTS):
+    is_built_in = module == "builtins" and hasattr(builtins, kind.__name__)  # Others are of code that ``exec`` runs.
+    if is_built_in or top_of(module) in _FOREIGN or module.startswith(_SHARED_PARTS):
         return None
     return Copier._object
 

@@ -69,7 +69,7 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
     if not draws:
         _own.generator = torch.Generator().set_state(rng_state())
     try:
-        with compat.replaced({} if draws else _STAND_INS):
+        with compat.replaced({} if draws else all_in_pass(_STAND_INS)):
             yield
     finally:
         _own.generator = outer
@@ -347,22 +347,13 @@ def _forms(func: Any) -> list[Any]:
     return [getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads()]
 
 
-_ANSWERS: dict[str, Callable[..., Any]] = {
-    "get_rng_state": rng_state,
-    "set_rng_state": lambda new_state: _current().set_state(new_state),
-    "manual_seed": seed,
-    "seed": lambda: _current().seed(),
+_STAND_INS = {
+    (place, name): answer
+    for place in (torch, torch.random)
+    for name, answer in {
+        "get_rng_state": rng_state,
+        "set_rng_state": lambda new_state: _current().set_state(new_state),
+        "manual_seed": seed,
+        "seed": lambda: _current().seed(),
+    }.items()
 }
-
-
-def _of_pass(name: str) -> Callable[..., Any]:
-    """Return torch's function for other threads, and the pass's own for this one."""
-    usual = getattr(torch.random, name)
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return (usual if _own.generator is None else _ANSWERS[name])(*args, **kwargs)
-
-    return function
-
-
-_STAND_INS = {(place, name): _of_pass(name) for place in (torch, torch.random) for name in _ANSWERS}

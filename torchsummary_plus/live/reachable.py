@@ -138,10 +138,9 @@ class Names:
             is_of_one = issubclass(base, nn.Module) and module is not None and not hasattr(module, base.__name__)
             if not (is_own or is_installed or is_of_one):
                 continue
-            attributes, values = dict(vars(base)), {}
-            for name, value in attributes.items():
-                if not name.startswith("__") and not hasattr(value, "__get__"):  # A user's, rather than a method.
-                    values[name] = value
+            attributes = dict(vars(base))
+            values = {name: v for name, v in attributes.items() if name[:2] != "__" and not hasattr(v, "__get__")}
+            for value in attributes.values():
                 for inner in _behind(value):
                     if isinstance(inner, CACHED) or (hasattr(value, "__get__") and (is_own or is_of_one)):
                         self._in_code(inner)

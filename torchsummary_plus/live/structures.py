@@ -219,11 +219,8 @@ def _search(value: Any, kinds: tuple[type, ...], depth: int, seen: set[int]) -> 
 _CACHES = ("past_key_values", "cache_params", "mems")
 
 
-_SUSPENDED = {
-    GeneratorType: ("generator", "gi_frame"),
-    CoroutineType: ("coroutine", "cr_frame"),
-    AsyncGeneratorType: ("async generator", "ag_frame"),
-}
+_SUSPENDED = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
+"""Code that runs where it is consumed, and the attribute in which it has its frame until it has finished."""
 
 
 def suspended_code(value: Any) -> list[Any]:
@@ -235,10 +232,9 @@ def kinds_left(code: Iterable[Any]) -> list[str]:
     """Return the kinds of the generators and coroutines that have not finished; coroutines are closed."""
     kinds = []
     for item in code:
-        kind, frame = _SUSPENDED[type(item)]
-        if getattr(item, frame):
-            kinds.append(kind)
-            if kind == "coroutine":
+        if getattr(item, _SUSPENDED[type(item)]):
+            kinds.append(type(item).__name__.replace("_", " "))
+            if isinstance(item, CoroutineType):
                 item.close()  # Without a warning that it was never awaited.
     return kinds
 
