@@ -1,8 +1,7 @@
 """Private names of torch's compiler, each probed because a release may lack it, and what stands in their place.
 
-Kernels that do nothing stand in for those that g++ or Triton would compile; :func:`stand_in_for_gpu` answers what
-inductor asks of a GPU and of Triton. Importing this file imports the compiler, and replacements are for good: only the
-subprocess does either. ``live.compat`` has all other names.
+Kernels that do nothing stand in for those that g++ or Triton would compile. Importing this file imports the compiler,
+and replacements are for good: only the subprocess does either. ``live.compat`` has all other names.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..data.capability import AMPERE, Capability
 from ..data.errors import UnsupportedError
@@ -30,7 +28,6 @@ from ..ops.shapes.registry import is_channels_last
 from ..step.autograd.cuda_functions import attention
 
 _ALL = "compiled=True is answered with the estimate of the uncompiled step"
-_CUDA = f"{_ALL} on CUDA"
 
 CONTEXT: Any = probe("torch._dynamo.eval_frame:_TorchDynamoContext", _ALL)
 """The class that calls a compiled function."""
@@ -52,7 +49,7 @@ _RANDOM = "torch._prims.rng_prims"
 RANDOM: Any = probe(f"{_RANDOM}:run_and_save_rng_state", _ALL), probe(f"{_RANDOM}:run_with_rng_state", _ALL)
 """Run an operator that draws random numbers, and run it again with the same ones."""
 BACKEND_SELECT: Any = probe("torch:_C.DispatchKey.BackendSelect", _ALL)
-RANDOM_ON_CUDA: Any = probe(f"{_RANDOM}:graphsafe_run_with_rng_state", _CUDA)
+RANDOM_ON_CUDA: Any = probe(f"{_RANDOM}:graphsafe_run_with_rng_state", _ALL)
 """Does both, with a generator of its own for each."""
 
 INSTALL_GLOBAL = "torch._dynamo.output_graph:OutputGraph.install_global_unsafe"
@@ -61,15 +58,15 @@ IS_RECOMPILED = "torch._dynamo.convert_frame:has_tensor_in_frame"
 """Whether a frame without compiled code that fits is an error under the stance "fail_on_recompile"."""
 
 
-def put(where: str, value: Any, loss: str = _ALL) -> None:
+def put(where: str, value: Any) -> None:
     """Put a value in place of a name. Raises :class:`UnsupportedError` if this release has no such name."""
-    place(where, loss).set(value)
+    place(where, _ALL).set(value)
 
 
-def wrap(where: str, replacement: Callable[..., Any], loss: str = _ALL) -> None:
+def wrap(where: str, replacement: Callable[..., Any]) -> None:
     """Have ``replacement`` called in place of a function, with that function as its first argument."""
-    own = place(where, loss).value
-    put(where, wraps(own)(lambda *args, **kwargs: replacement(own, *args, **kwargs)), loss)
+    own = place(where, _ALL).value
+    put(where, wraps(own)(lambda *args, **kwargs: replacement(own, *args, **kwargs)))
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -91,8 +88,10 @@ def compile_nothing() -> None:
     put("torch._inductor.cpu_vec_isa:VecISA.check_build", always(True))
     generated = "torch._C._dynamo.guards"
     for device in ("cpu", "cuda"):
-        put(f"{generated}:_empty_strided_{device}", partial(_empty, device))
-    put(f"{generated}:_reinterpret_tensor", _reinterpreted)
+        empty = partial(torch.empty_strided, device=device)
+        put(f"{generated}:_empty_strided_{device}", lambda size, stride, dtype, f=empty: f(size, stride, dtype=dtype))
+    reinterpret = lambda x, size, stride, offset=0: x.as_strided(size, stride, x.storage_offset() + offset)  # noqa: E731
+    put(f"{generated}:_reinterpret_tensor", reinterpret)
     put(f"{generated}:assert_alignment", nothing)
     put("torch._inductor.compile_fx:get_input_idxs_to_check", always(()))
     inductor_config.force_disable_caches, inductor_config.compile_threads = True, 1
@@ -100,18 +99,9 @@ def compile_nothing() -> None:
     functorch_config.force_non_lazy_backward_lowering = True
 
 
-def _empty(device: str, size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype, device=device)
-
-
-def _reinterpreted(x: Tensor, size: Any, stride: Any, offset: int = 0) -> Tensor:
-    return torch.as_strided(x, size, stride, x.storage_offset() + offset)
-
-
 # A GPU and Triton
 
 UNTUNED = "matrix products whose sizes are not aligned: torch.compile may pad them, which it decides by timing"
-"""The assumption for matrix products."""
 
 
 class Guard(nullcontext[None]):
@@ -170,24 +160,24 @@ def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, None])
         "torch.fx.experimental.proxy_tensor:CONSTANT_NUMEL_LIMIT": -1,
     }
     for where, answer in answers.items():
-        put(where, answer, _CUDA)
+        put(where, answer)
     for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice"):  # Which a CPU build lacks.
         setattr(torch._C, name, always(0))
     for part in ("joint_graph", "post_grad"):  # These trace inductor's patterns, on real tensors: on the CPU.
         where = f"torch._inductor.fx_passes.{part}:lazy_init"
-        trace = place(where, _CUDA).value
+        trace = place(where, _ALL).value
         if not trace.cache_info().currsize:  # Otherwise the process has compiled before, and has them.
             with compat.replaced({(torch.cuda, "is_available"): always(False)}):
                 trace(torch.device("cpu"))
-        put(where, nothing, _CUDA)
-    wrap("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _fold_on_cpu, _CUDA)
-    wrap("torch:_C._select_conv_backend", _choose_backend, _CUDA)
-    wrap("torch:_C._conv_determine_backend_memory_format", _suggest_layout, _CUDA)
-    composite = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _CUDA)
+        put(where, nothing)
+    wrap("torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value", _fold_on_cpu)
+    wrap("torch:_C._select_conv_backend", _choose_backend)
+    wrap("torch:_C._conv_determine_backend_memory_format", _suggest_layout)
+    composite = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _ALL)
     torch.ops.aten.scaled_dot_product_attention.default.py_impl(composite)(partial(_attend, capability))
-    if not place("torch.utils._triton:has_triton_package", _CUDA).value():
+    if not place("torch.utils._triton:has_triton_package", _ALL).value():
         version = "torch._inductor.utils:get_triton_attrs_descriptor_version"
-        put(version, always(place(version, _CUDA).value()), _CUDA)
+        put(version, always(place(version, _ALL).value()))
         import_module("torch._inductor.runtime.triton_heuristics")  # While it finds no Triton.
         triton, language = ModuleType("triton"), ModuleType("triton.language")
         vars(triton).update(language=language, __version__="3.0.0")

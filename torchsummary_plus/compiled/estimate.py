@@ -58,10 +58,7 @@ def as_compiled(task: Task, source: MemoryLog, tick: Callable[[], None]) -> Memo
     def work() -> MemoryLog:
         from .step import record  # Not here: it imports the compiler.
 
-        try:
-            return record(task)
-        except NeedsValuesError:
-            raise UnsupportedError("its code reads tensors' values") from None
+        return record(task)
 
     key, known = key_of(task, source), ANSWERS.setdefault(task.tree.modules[0], {})
     try:
@@ -88,8 +85,7 @@ def key_of(task: Task, source: MemoryLog) -> Key | None:
 
     None if something in it cannot be described.
     """
-    imported: dict[str, Any] = sys.modules
-    configs = [imported[name].get_hash() for name in CONFIGS if name in imported]
+    configs = [sys.modules[name].get_hash() for name in CONFIGS if name in sys.modules]
     device = str(task.device), task.capability, task.cudnn.card, task.cudnn.how
     buffer = io.BytesIO()
     try:
@@ -137,7 +133,7 @@ def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[],
                 if monotonic() > deadline:
                     raise UnsupportedError(f"it took longer than {seconds:.0f} seconds")
                 tick()
-            result, reason = here.recv()
+            result = here.recv()
         except EOFError:
             process.join()
             raise UnsupportedError(f"its process ended with exit code {process.exitcode}") from None
@@ -145,8 +141,8 @@ def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[],
             process.kill()
             process.join()
             here.close()
-    if reason:
-        raise UnsupportedError(reason)
+    if isinstance(result, UnsupportedError):
+        raise result
     return result  # type: ignore[no-any-return]
 
 
@@ -164,9 +160,9 @@ def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
 
     def run() -> None:
         try:
-            there.send((work(), ""))
+            there.send(work())
         except BaseException as error:
-            there.send((None, _reason(error)))
+            there.send(UnsupportedError(_reason(error)))
 
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
@@ -178,6 +174,8 @@ def _reason(error: BaseException) -> str:
     """Return the message for users that an error was raised from, or the first words of its own."""
     if "fork-based multiprocessing" in str(error):  # torch/csrc/autograd/engine.cpp, track_bad_autograd_forks
         return "torch refuses a backward in a fork of a process that has run one on a GPU; ask in a new process"
+    if isinstance(error, NeedsValuesError):
+        return "its code reads tensors' values"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UnsupportedError):
         cause = cause.__cause__ or cause.__context__

@@ -2,9 +2,8 @@
 
 Dynamo, AOTAutograd and inductor run as always, on fakes of torch's own class. Then the fake step of any estimate runs
 the code that they have generated. Its fakes are of another class and its model is another copy, so only those guards
-stay that tell modules and plain values apart; inductor's own checks of sizes and strides stay too.
-
-Only for a process that ends afterwards.
+stay that tell modules and plain values apart; inductor's own checks of sizes and strides stay too. Only for a process
+that ends afterwards.
 """
 
 from __future__ import annotations
@@ -51,6 +50,8 @@ LEFT_OUT = {
     **dict.fromkeys(TIMED, "max-autotune: kernels are chosen by timing on the device; estimated with the default ones"),
 }
 """Options of inductor that are left out, with the assumption that says so."""
+KEPT = {"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH", "TYPE_MATCH"}
+"""Kinds of guards that stay: those on plain values, and on the types of modules."""
 ROOT = re.compile(r"L\['\w+'\](\.__self__)?\.?")
 """How Dynamo calls the module whose forward it compiles; the names of modules inside begin so."""
 OPTIMIZERS = str(Path(torch.optim.__file__).parent)
@@ -78,8 +79,7 @@ def record(task: Task) -> MemoryLog:
         vars(builtins).update({alias: module for alias, module in scope.items() if alias.startswith("__import_")})
     for operator in names.RANDOM:  # A pass runs their kernel, and sees what that allocates.
         type(operator).__call__ = staticmethod(operator.py_kernels[names.BACKEND_SELECT])
-    again = type(names.RANDOM_ON_CUDA)
-    again.__call__ = staticmethod(lambda run, *args, rng_state, **kwargs: run(*args, **kwargs))
+    type(names.RANDOM_ON_CUDA).__call__ = staticmethod(lambda run, *args, rng_state, **kwargs: run(*args, **kwargs))
     compat.stance_of_passes = "fail_on_recompile"
     names.put(names.IS_RECOMPILED, lambda frame: bool(names.compiled_code(frame.f_code)))
     log = record_once(task)
@@ -122,7 +122,6 @@ def _enter(notes: dict[str, None], context: Any) -> Callable[[], None]:
     """Leave the function modes, whose functions compiled code calls as operators, until the result is called.
 
     Inductor compiles without CUDA graphs and without choosing by timing, which are noted; other compilers are refused.
-    Of the guards, those on modules' types and on plain values stay.
     """
     if callable(context.callback):
         backend = names.innermost_backend(context.callback)
@@ -132,16 +131,14 @@ def _enter(notes: dict[str, None], context: Any) -> Callable[[], None]:
         asked = {**names.inductor_config.get_config_copy(), **backend.config}
         notes.update((line, None) for option, line in LEFT_OUT.items() if asked[option])
         backend.config |= dict.fromkeys(LEFT_OUT, False)
-        context._hooks.guard_filter_fn = lambda guards: [*map(_is_kept, guards)]
+        context._hooks.guard_filter_fn = lambda guards: [
+            guard.guard_type in KEPT and (guard.guard_type != "TYPE_MATCH" or isinstance(guard.value, nn.Module))
+            for guard in guards
+        ]
     stack = ExitStack()
     for _ in range(compat.count_function_modes()):
         stack.enter_context(names.without_function_mode())
     return stack.close
-
-
-def _is_kept(guard: Any) -> bool:
-    is_on_plain_value = guard.guard_type in {"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"}
-    return is_on_plain_value or (guard.guard_type == "TYPE_MATCH" and isinstance(guard.value, nn.Module))
 
 
 def _install_for_every_copy(
@@ -251,11 +248,11 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **how: Any) -> tu
     (torch/csrc/autograd/engine.cpp, ``validate_outputs``).
     """
     outputs, inputs = ([value] if isinstance(value, Tensor) else list(value) for value in (outputs, inputs))
-    places = [_place(value) for value in inputs]
-    found: dict[Any, Tensor] = {}
+    place = torch.autograd.graph.get_gradient_edge
+    found: dict[tuple[Any, int], Tensor] = {}  # By node, and the number of its output.
 
-    def add(output: Any, gradient: Tensor | None) -> None:
-        if gradient is not None and output is not None and output[0] is not None:
+    def add(output: tuple[Any, int], gradient: Tensor | None) -> None:
+        if gradient is not None and output[0] is not None:
             expected = output[0]._input_metadata[output[1]]
             if gradient.shape != expected.shape:
                 gradient = gradient.sum_to_size(tuple(expected.shape))
@@ -264,7 +261,7 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **how: Any) -> tu
 
     with torch.set_grad_enabled(how.get("create_graph", False)):
         for output, gradient in zip(outputs, grad_outputs or [None] * len(outputs)):
-            add(_place(output), torch.ones_like(output) if gradient is None else gradient)
+            add(place(output)[:2], torch.ones_like(output) if gradient is None else gradient)
         nodes = sorted(reached([node for node, _ in found]), key=lambda node: node._sequence_nr())
         for node in reversed(nodes):
             own = [found.get((node, number)) for number in range(len(node._input_metadata))]
@@ -273,15 +270,7 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, **how: Any) -> tu
                 results = results if isinstance(results, tuple) else (results,)
                 for following, gradient in zip(node.next_functions, results):
                     add(following, gradient)
-    return tuple(None if place is None else found.get(place) for place in places)
-
-
-def _place(value: Any) -> tuple[Any, int] | None:
-    """Return the node and output number that a tensor is; None for one without a gradient."""
-    if not isinstance(value, Tensor) or not value.requires_grad:
-        return None
-    edge = torch.autograd.graph.get_gradient_edge(value)
-    return edge.node, edge.output_nr
+    return tuple(found.get(place(value)[:2]) for value in inputs)
 
 
 ONE_GPU: dict[tuple[Any, str], Any] = {
