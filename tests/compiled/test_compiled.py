@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from torchsummary_plus import (
 )
 from torchsummary_plus.api import step_request
 from torchsummary_plus.api.step_request import StepOptions, StepRequest
-from torchsummary_plus.compiled.estimate import Key, key_of
+from torchsummary_plus.compiled.estimate import SECONDS_BETWEEN_TICKS, Key, in_subprocess, key_of
 from torchsummary_plus.data.memory_records import (
     AS_COMPILED,
     COMPILED_ON_CUDA,
@@ -47,6 +48,16 @@ needs_release = from_release("2.13", "the first whose compiler is known")
 needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
 
 
+def compiles(test: Any) -> Any:
+    """Mark a test that predicts a compiled step."""
+    return needs_release(needs_fork(test))
+
+
+def compiles_for_gpu(test: Any) -> Any:
+    """Mark a test that predicts a compiled step on a GPU that is not there."""
+    return compiles(pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")(test))
+
+
 def state(model: nn.Module) -> list[Any]:
     return [
         [(name, id(value), value._version) for name, value in model.state_dict(keep_vars=True).items()],
@@ -54,8 +65,7 @@ def state(model: nn.Module) -> list[Any]:
     ]
 
 
-@needs_release
-@needs_fork
+@compiles
 @pytest.mark.parametrize("name", ["mlp/bfloat16", "gpt_checkpointed/float32"])
 def test_the_peak_is_that_of_the_real_compiled_step(name: str, tmp_path: Path) -> None:
     """To the byte, also for dropout under checkpoints; no compiler is called; neither model nor process changes."""
@@ -102,8 +112,7 @@ class Block(nn.Module):
         return x + self.feed(x)  # type: ignore[no-any-return]
 
 
-@needs_release
-@needs_fork
+@compiles
 @pytest.mark.parametrize("by_layer", [False, True])
 def test_saved_activations_belong_to_the_modules_that_compute_them(by_layer: bool) -> None:
     """As in the eager step, which saves the same tensors; two blocks compiled one by one share their code."""
@@ -119,9 +128,7 @@ def test_saved_activations_belong_to_the_modules_that_compute_them(by_layer: boo
     assert sum(module.own_bytes for module in compiled.by_module) == compiled.peak_bytes
 
 
-@needs_release
-@needs_fork
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
+@compiles_for_gpu
 @pytest.mark.parametrize(
     ("name", "is_padded"),
     [("custom_function", True), ("mobilenet", True), ("gpt_checkpointed", False), ("gpt2", False)],
@@ -145,9 +152,7 @@ def test_the_peak_on_a_gpu_is_that_of_the_no_op_runtime(name: str, is_padded: bo
     assert least <= recorded["reserved"] <= most
 
 
-@needs_release
-@needs_fork
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
+@compiles_for_gpu
 def test_attention_of_any_batch_on_a_gpu() -> None:
     """With symbolic shapes; the no-op runtime measured the peak."""
     options: dict[str, Any] = {"optimizer": "sgd", "loss": lambda output: output.square().mean()}
@@ -172,8 +177,7 @@ def by_an_attribute(model: Any, x: Tensor) -> None:
     (model(y) * model.scale).sum().backward()
 
 
-@needs_release
-@needs_fork
+@compiles
 def test_a_function_goes_on_after_a_break_with_its_own_globals() -> None:
     """Every copy of a step has globals of its own; Dynamo defines the function that goes on for the first one."""
     peaks = []
@@ -186,8 +190,7 @@ def test_a_function_goes_on_after_a_break_with_its_own_globals() -> None:
     assert peaks[0] == peaks[1]
 
 
-@needs_release
-@needs_fork
+@compiles
 def test_a_compiled_loss_beside_a_model_that_is_not_compiled() -> None:
     def loss(output: Tensor) -> Tensor:
         return (output.square() * output).mean()
@@ -198,9 +201,7 @@ def test_a_compiled_loss_beside_a_model_that_is_not_compiled() -> None:
     assert result.peak_bytes < eager.peak_bytes  # It keeps no square.
 
 
-@needs_release
-@needs_fork
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
+@compiles_for_gpu
 def test_a_process_that_has_compiled_before_predicts_for_a_gpu() -> None:
     """Inductor has its patterns then, and refuses them a second time."""
     code = (
@@ -214,8 +215,7 @@ def test_a_process_that_has_compiled_before_predicts_for_a_gpu() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-@needs_release
-@needs_fork
+@compiles
 @pytest.mark.parametrize(
     ("model", "is_eager"), [(nn.LSTM(8, 8), True), (nn.Linear(8, 8), False)], ids=["LSTM", "Linear"]
 )
@@ -234,9 +234,7 @@ def test_recurrent_layers_on_cuda_are_refused_by_name() -> None:
     assert result.peak_bytes == estimate_memory(nn.LSTM(8, 8), (5, 8), 4, gpu="A100 80GB").peak_bytes
 
 
-@needs_release
-@needs_fork
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build may have a GPU")
+@compiles_for_gpu
 def test_without_bfloat16_torch_compiles_nothing() -> None:
     model, half = nn.Linear(8, 8), torch.bfloat16
     result = estimate_memory(model, (8,), 4, gpu="T4", autocast=half, optimizer="sgd", compiled=True)
@@ -244,8 +242,7 @@ def test_without_bfloat16_torch_compiles_nothing() -> None:
     assert f"{NOT_COMPILED}{why}" in result.assumptions
 
 
-@needs_release
-@needs_fork
+@compiles
 def test_code_that_reads_values_is_refused_by_name() -> None:
     class Choosing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -349,3 +346,56 @@ def test_on_cuda_the_range_holds_what_was_measured() -> None:
     assert low < 0.999 * step.peak_bytes and high > 1.001 * step.peak_bytes
     assert least < 0.95 * step.reserved_bytes and most > 1.05 * step.reserved_bytes + 100 * 2**20
     assert any("simulated GPUs" in line for line in compiled.to_text().splitlines())
+
+
+# Work in a fork: what comes back, and what if nothing does.
+
+
+@needs_fork
+def test_a_fork_has_everything_and_changes_nothing_here() -> None:
+    """A tensor that it writes to, an environment variable, and what cannot be pickled."""
+    weight, lock, told = torch.zeros(4), threading.Lock(), []
+
+    def work() -> Any:
+        with lock:
+            weight.fill_(1)
+            os.environ["OF_THE_FORK"] = "1"
+            time.sleep(1.5 * SECONDS_BETWEEN_TICKS)
+            return (
+                float(weight.sum()),
+                torch.get_num_threads(),
+                float((torch.ones(512, 512) @ torch.ones(512, 512))[0, 0]),
+            )
+
+    here = float((torch.ones(512, 512) @ torch.ones(512, 512))[0, 0])  # OpenMP's threads exist from now on.
+    assert in_subprocess(work, 60, lambda: told.append("waiting")) == (4.0, torch.get_num_threads(), here)
+    assert told
+    assert weight.sum() == 0
+    assert "OF_THE_FORK" not in os.environ
+
+
+def failing() -> None:
+    raise ValueError("no such model\nwith details")
+
+
+def refused() -> None:
+    raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing. See ...")
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        (refused, "a fork of a process that has run one on a GPU; ask in a new process"),
+        (failing, "ValueError: no such model"),
+        (lambda: time.sleep(60), "longer than 1 second"),
+        (lambda: os._exit(7), "ended with exit code 7"),
+        (lambda: threading.Lock(), "cannot pickle"),
+    ],
+)
+def test_a_reason_comes_back_if_nothing_else_does(work: Any, reason: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(UnsupportedError, match=reason) as raised:
+        in_subprocess(work, 1 if "longer" in reason else 60, lambda: None)
+    assert "\n" not in str(raised.value)
+    assert time.monotonic() - began < 30

@@ -1,4 +1,4 @@
-"""The CUDA allocator's history of a measured step, read from recorded data through a stand-in."""
+"""The CUDA allocator's history of a measured step, read through a stand-in, and requests that take its free blocks."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchsummary_plus.data.memory_records import StepInfo
+from torchsummary_plus.data.units import MIB, MIN_BLOCK, SMALL_REQUEST
 from torchsummary_plus.live import compat
 from torchsummary_plus.memory.allocator import CachingAllocator
 from torchsummary_plus.memory.allocator_options import AllocatorOptions
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
 from torchsummary_plus.step.measuring import _missed
-from torchsummary_plus.watch.history import AllocatorHistory, happened
+from torchsummary_plus.watch.history import AllocatorHistory, free_blocks_taken, happened, requests_that_fill
 from torchsummary_plus.watch.profiled import Change, ProfileReader, QuietProfile, changes, with_history
 
 ODD = 1000
@@ -164,3 +167,37 @@ def test_a_resized_storage_keeps_its_kind_although_its_memory_was_allocated_agai
     kinds = [(log.storages[number].kind, nbytes) for _, number, nbytes in log.events if nbytes]
     assert kinds == [("buffers", 4000), ("buffers", 40), (None, 64)]
     assert [number for _, number, nbytes in log.events if not nbytes] == [0] and not reader.reused
+
+
+SEGMENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["small", "large"]),
+        st.lists(st.tuples(st.booleans(), st.integers(1, 4096 * 10).map(lambda blocks: blocks * MIN_BLOCK))),
+    )
+)
+
+
+@given(SEGMENTS)
+def test_every_free_block_is_taken_from_the_smallest_that_fits(drawn: list[tuple[str, list[tuple[bool, int]]]]) -> None:
+    """As the allocator does: a request goes to the smallest free block of its pool, and the rest of it stays free."""
+    states = {True: "active_allocated", False: "inactive"}
+    segments = [
+        {"segment_type": kind, "blocks": [{"state": states[used], "size": size} for used, size in blocks]}
+        for kind, blocks in drawn
+    ]
+    free: dict[str, list[int]] = {"small": [], "large": []}
+    for kind, blocks in drawn:
+        free[kind].extend(size for used, size in blocks if not used)
+    for request in requests_that_fill(segments):
+        pool = free["small" if request <= SMALL_REQUEST else "large"]
+        block = next(size for size in sorted(pool) if size >= request)
+        pool.remove(block)
+        if block > request:
+            pool.append(block - request)
+    assert not free["small"]
+    assert all(size <= MIB for size in free["large"])
+
+
+def test_nothing_is_held_on_other_devices() -> None:
+    with free_blocks_taken(torch.device("cpu")):
+        assert not torch.cuda.is_initialized()
