@@ -221,22 +221,15 @@ def exchanged(counts: Tensor, ranks: int, rank: int) -> Tensor:
     return own.repeat(ranks, *[1] * (counts.dim() - 1))
 
 
-_COPIED: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
-    (lambda out, outputs, *_: outputs, (
-        *("c10d::_allgather_base_", "c10d::allgather_", "c10d::allgather_into_tensor_coalesced_"),
-    )),
-    (lambda out, *_: out, ("_c10d_functional::all_gather_into_tensor",)),
-    (lambda out, outputs, inputs, *_: inputs, (
-        *("c10d::_reduce_scatter_base_", "c10d::reduce_scatter_tensor_coalesced_"),
-    )),
-    (lambda out, inputs, *_: inputs, ("_c10d_functional::reduce_scatter_tensor",)),
-    (lambda out, outputs, inputs, *_: max(tensors_of((inputs,)), key=_nbytes), ("c10d::reduce_scatter_",)),
-    (lambda *_: (), (
-        *("c10d::allreduce_", "c10d::reduce_", "c10d::allreduce_coalesced_", "c10d::alltoall_base_"),
-        *("_c10d_functional::all_reduce", "_c10d_functional::all_reduce_", "_c10d_functional::all_to_all_single"),
-    )),
-)  # fmt: skip
-"""Which of its result and arguments a collective copies."""
+_COPIED = {
+    "c10d::_allgather_base_": 1, "c10d::allgather_": 1, "c10d::allgather_into_tensor_coalesced_": 1,
+    "_c10d_functional::all_gather_into_tensor": 0, "_c10d_functional::reduce_scatter_tensor": 1,
+    "c10d::_reduce_scatter_base_": 2, "c10d::reduce_scatter_tensor_coalesced_": 2, "c10d::reduce_scatter_": 2,
+    **dict.fromkeys(("c10d::allreduce_", "c10d::reduce_", "c10d::allreduce_coalesced_", "c10d::alltoall_base_")),
+    **dict.fromkeys(f"_c10d_functional::{name}" for name in ("all_reduce", "all_reduce_", "all_to_all_single")),
+}  # fmt: skip
+"""What a collective copies: its result (0) or an argument (from 1), or nothing; of lists of tensors, the largest one of
+``reduce_scatter_``."""
 
 _UNMODELLED = (
     *("c10d::alltoall_", "c10d::gather_", "c10d::scatter_", "_dtensor::shard_dim_alltoall"),
@@ -244,18 +237,16 @@ _UNMODELLED = (
 )
 
 
-def _nbytes(tensors: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of((tensors,)))
-
-
-def _rule(copied: Callable[..., Any]) -> Callable[..., Timeline | AtMost]:
+def _rule(name: str, place: int | None) -> Callable[..., Timeline | AtMost]:
     """Return a rule: a copy, and for an average the number of ranks, as an int64 and in the tensors' dtype.
 
     Before torch 2.10, Python cannot tell an average from a sum.
     """
 
     def formula(out: Any, *args: Any, **_: Any) -> Timeline | AtMost:
-        nbytes, kinds = _nbytes(copied(out, *args)), {_is_average(value) for value in args}
+        sizes = [] if place is None else [tensor.nbytes for tensor in tensors_of(((out, *args)[place],))]
+        nbytes = max(sizes) if name == "c10d::reduce_scatter_" else sum(sizes)
+        kinds = {_is_average(value) for value in args}
         if not kinds - {False}:
             return (Alloc(nbytes),)
         divisor = torch.int64.itemsize + tensors_of(args)[0].element_size()
@@ -273,8 +264,8 @@ def _is_average(operator: Any) -> bool | None:
     return bool(operator.op() == dist.ReduceOp.AVG.value) if hasattr(operator, "op") else None
 
 
-for _copied, _names in _COPIED:
-    scratch("cpu", *_names)(_rule(_copied))
+for _name, _place in _COPIED.items():
+    scratch("cpu", _name)(_rule(_name, _place))
 scratch("cpu", *_UNMODELLED)(lambda *_, **__: UNKNOWN)
 
 AGREED = "every rank is assumed to send the same values"
