@@ -16,7 +16,7 @@ from ..live.compat import Place
 from ..live.fakes import Fake
 from ..step.fake_steps import RecordedSteps
 from .compat import pipelining
-from .stand_ins import replaced
+from .process_group import replaced
 
 STAGES = "torch.distributed.pipelining.stage"
 

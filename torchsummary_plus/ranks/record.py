@@ -49,8 +49,16 @@ from .pipelines import (
     pipelines_alone,
     stages_of,
 )
-from .process_group import Rank, as_rank, in_world
-from .stand_ins import cuda_alone, devices_asked, objects_sent, parameters_as_fakes, shapes_without_modes
+from .process_group import (
+    Rank,
+    as_rank,
+    cuda_alone,
+    devices_asked,
+    in_world,
+    objects_sent,
+    parameters_as_fakes,
+    shapes_without_modes,
+)
 from .wrappers import FlatParameters, RankLedger, Shards, ddp_alone, fsdp_alone, limits_gathers, shards_of
 
 Build = Callable[[], Any]

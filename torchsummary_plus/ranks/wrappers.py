@@ -17,7 +17,7 @@ from ..data.memory_records import ALL_GATHER, BUCKETS, REDUCE_SCATTER, UNSHARDED
 from ..live.compat import Place
 from ..step.ledger import Ledger
 from . import compat
-from .stand_ins import beside, refused_without, replaced
+from .process_group import beside, refused_without, replaced
 
 GRADIENTS = "gradients"
 Makers = dict[Place, Callable[[Any], Any]]
