@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from math import inf
 from typing import Any
@@ -122,12 +123,11 @@ MAP = 256
 
 
 class EightBit(torch.optim.Optimizer):
-    """The states of a bitsandbytes optimizer, one or two for each parameter."""
+    """The states of a bitsandbytes optimizer: two for each parameter, as Adam has, or one, as momentum."""
 
-    states = 2
-
-    def __init__(self, params: Any, lr: float = 1e-3) -> None:
+    def __init__(self, params: Any, states: int, lr: float = 1e-3) -> None:
         super().__init__(params, {"lr": lr})
+        self.states = states
         self.maps: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     @torch.no_grad()
@@ -158,19 +158,9 @@ class EightBit(torch.optim.Optimizer):
             state[f"absmax{number}"] = torch.zeros((scales,), dtype=torch.float32, device=parameter.device)
 
 
-class AdamW8bit(EightBit):
-    """Adam and AdamW of bitsandbytes: two states."""
-
-
-class Lion8bit(EightBit):
-    """Lion, SGD with momentum, RMSprop and Adagrad of bitsandbytes: one state."""
-
-    states = 1
-
-
-EIGHT_BIT: dict[str, type[EightBit]] = {
-    **dict.fromkeys(("adam8bit", "adamw8bit", "adamw_8bit", "adamw_bnb_8bit"), AdamW8bit),
-    **dict.fromkeys(("lion8bit", "lion_8bit", "sgd8bit", "rmsprop8bit", "adagrad8bit"), Lion8bit),
+EIGHT_BIT: dict[str, OptimizerMaker] = {
+    **dict.fromkeys(("adam8bit", "adamw8bit", "adamw_8bit", "adamw_bnb_8bit"), partial(EightBit, states=2)),
+    **dict.fromkeys(("lion8bit", "lion_8bit", "sgd8bit", "rmsprop8bit", "adagrad8bit"), partial(EightBit, states=1)),
 }
 """Optimizers by the names that bitsandbytes and transformers use."""
 
