@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import sys
@@ -379,13 +380,10 @@ def _with_other_draws(task: Task, log: MemoryLog) -> MemoryLog:
     return replace(log, others=(*log.others, *others), assumptions=(*log.assumptions, note), spread=spread)
 
 
-def _foreign_states() -> tuple[object, ...]:
+def _foreign_states() -> bytes:
     """Return the states of the generators whose draws are not operators."""
     numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is None:
-        return (random.getstate(),)
-    kind, keys, *place = numpy_random.get_state()
-    return random.getstate(), kind, keys.tobytes(), *place
+    return pickle.dumps((random.getstate(), None if numpy_random is None else numpy_random.get_state()))
 
 
 def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
