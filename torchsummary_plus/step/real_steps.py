@@ -122,7 +122,15 @@ def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
     if shares and step.train_step is None:  # A second forward asks the same.
         step = replace(step, steps=1)
     recorder, journal, random_before = AnswerRecorder(), SavedStorages(), rng_state()
-    phases, failure, error, drew = set[str](), "", None, False
+    phases, failure, error, drew = {"forward"}, "", None, False
+
+    def enter(phase: str, _: int) -> None:
+        """Give up after the first forward if the rest, with backwards of twice its work, will take too long."""
+        is_first_end = phases == {"forward"} != {phase}
+        phases.add(phase)
+        if is_first_end and step.mode == "train":
+            recorder.check(3 * recorder.multiply_adds * step.steps * step.micro_batches)
+
     try:
         reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reachable_from(tree, step).tensors)}.values()
         held = (held_bytes(tensor) for tensor in reached if not (shares and isinstance(tensor, nn.Parameter)))
@@ -130,7 +138,7 @@ def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
         swapped = copied(tree, step, Copies(CPU, moves=True, shares=shares), draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), compat.replaced(EXPORTS):
             ignore: Any = dict.fromkeys(("classify", "join", "stop"), lambda *_: None)
-            account = SimpleNamespace(phase="", step=0, enter=lambda phase, _: phases.add(phase), **ignore)
+            account = SimpleNamespace(phase="", step=0, enter=enter, **ignore)
             steps, args, kwargs = prepared(copy, example, CPU, account, [journal, recorder])
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(prior.tensor for prior in copy.prior)]
             copies = [tensor for tensor in copies if not (shares and isinstance(tensor, nn.Parameter))]
@@ -259,11 +267,15 @@ class AnswerRecorder(Listener):
         query = request(asking_module(self.watch), func, operands)
         self.answers.setdefault(query, []).append(answer)
 
+    def check(self, multiply_adds: int) -> None:
+        """Raise :class:`TooLongError` for more multiply-adds than the limit."""
+        if multiply_adds > LONGEST:
+            raise TooLongError(f"it takes more than {LONGEST:,} multiply-adds")
+
     def operator(self, frame: Frame | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Count multiply-adds up to the limit, and record the answer if the operator asks for values."""
         self.multiply_adds += multiply_adds(func, args, kwargs, out) or 0
-        if self.multiply_adds > LONGEST:
-            raise TooLongError(f"it takes more than {LONGEST:,} multiply-adds")
+        self.check(self.multiply_adds)
         self.operators += 1
         if self.operators > MOST_OPERATORS:
             raise TooLongError(f"it calls more than {MOST_OPERATORS:,} operators")
