@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import InputError, warn
-from .units import describe, one_line, round_up
+from .units import describe, one_line
 from .untrusted_files import MOST_BYTES, content, opened, parsed_object, quantisation
 
 MOST_HEADER_BYTES = 100_000_000  # Maximum length of a header: safetensors' own limit.
@@ -49,7 +49,7 @@ BLOCKS = {
 }  # fmt: skip
 """GGUF's types of tensors: name, elements of a block, bytes of a block."""
 
-_PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+_PLAIN = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # Bytes of GGUF's types of numbers.
 _STRING, _ARRAY = 8, 9
 
 
@@ -188,38 +188,32 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
     def unpack(form: str) -> tuple[int, ...]:
         return struct.unpack(f"<{form}", read(struct.calcsize(f"<{form}")))
 
-    def string() -> str:
-        return read(*unpack("Q")).decode()
+    def string() -> bytes:
+        return read(*unpack("Q"))
 
-    def value(kind: int) -> object:
-        """Return a plain value or a string; None for an array."""
+    def skip(kind: int) -> None:
+        """Skip a value of the metadata."""
+        count = 1
+        if kind == _ARRAY:
+            kind, count = unpack("IQ")
         if kind in _PLAIN:
-            return unpack(_PLAIN[kind])[0]
-        if kind == _STRING:
-            return string()
-        if kind != _ARRAY:
-            raise _refused(name, f"it has a value of the unknown type {kind}")
-        inner, count = unpack("IQ")
-        if inner not in (*_PLAIN, _STRING):
-            raise _refused(name, f"it has an array of the unknown type {inner}")
-        if inner in _PLAIN:
-            read(count * struct.calcsize(f"<{_PLAIN[inner]}"))
-        for _ in range(count if inner == _STRING else 0):
-            read(*unpack("Q"))
-        return None
+            read(count * _PLAIN[kind])
+        elif kind != _STRING:
+            raise _refused(name, f"it has a value or array of the unknown type {kind}")
+        for _ in range(count if kind == _STRING else 0):
+            string()
 
     if read(4) != b"GGUF":
         raise _refused(name, "it does not begin with GGUF")
     version, tensors, entries = unpack("IQQ")
     if version not in (2, 3):
         raise _refused(name, f"its version is {version}; accepted: 2, 3")
-    settings: dict[str, Any] = {string(): value(*unpack("I")) for _ in range(entries)}
-    alignment = settings.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise _refused(name, "its general.alignment is not a power of 2")
-    ends: dict[str, tuple[WeightEntry, int]] = {}  # Each tensor, and its end in bytes from that of the header.
+    for _ in range(entries):
+        string()
+        skip(*unpack("I"))
+    names, end = set[str](), 0  # The end of the last tensor, in bytes from that of the header.
     for _ in range(tensors):
-        tensor, (axes,) = string(), unpack("I")
+        tensor, (axes,) = string().decode(), unpack("I")
         if axes > MOST_AXES:
             raise _refused(name, f"{describe(tensor)} has {axes:,} axes; the limit is {MOST_AXES}")
         shape = unpack(f"{axes}Q")[::-1]
@@ -229,14 +223,14 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
         dtype, elements, block = BLOCKS[kind]
         if (shape[-1] if shape else 1) % elements:
             raise _refused(name, f"the shape of {describe(tensor)} does not consist of whole blocks of {elements}")
-        if tensor in ends:
+        if tensor in names:
             raise _refused(name, "it has two tensors of one name")
+        names.add(tensor)
         nbytes = prod(shape) // elements * block
-        ends[tensor] = WeightEntry(tensor, shape, dtype, nbytes, name), offset + nbytes
-    for entry, end in ends.values():
-        if round_up(file.tell(), alignment) + end > size:
-            raise _refused(name, f"the bytes of {describe(entry.name)} lie outside the file")
-        yield entry, ()
+        end = max(end, offset + nbytes)
+        yield WeightEntry(tensor, shape, dtype, nbytes, name), ()
+    if file.tell() + end > size:
+        raise _refused(name, "its tensors lie outside the file")
 
 
 SUFFIXES = (".safetensors", ".gguf", ".onnx")
