@@ -159,7 +159,7 @@ def test_impossible_shapes_are_not_believed(tmp_path: Path, shape: list[int], pa
 
 
 def test_a_broken_config_is_left_out_with_a_warning(tmp_path: Path) -> None:
-    path = stored(tmp_path / "m.safetensors", gptq(4))
+    path = stored(tmp_path / "m.safetensors", gptq(4, g_idx=True, qzeros=True))
     (tmp_path / "config.json").write_text("{")
     with pytest.warns(UserWarning, match=r"config\.json is left out, though packed weights may need it"):
         assert weights(path).total_params == LOGICAL

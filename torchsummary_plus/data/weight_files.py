@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -95,16 +96,7 @@ def read_weights(*paths: Path) -> tuple[WeightEntry, ...]:
     if missing := [name for name in index if name not in stored]:
         raise _refused(paths[0].name, f"its shards do not have {_first_of(missing)}")
     tensors = {name: entry for name, (entry, _) in stored.items()}
-    if not is_quantised(tensors):
-        return tuple(tensors.values())
-    settings: Mapping[str, Any] = {}
-    config = folder / "config.json"
-    if config.exists():
-        try:
-            _, settings = quantisation(parsed_object(content(config, MOST_BYTES)))
-        except ValueError as error:
-            warn(f"{config.name} is left out, though packed weights may need it: {error}")
-    return with_parameters(Checkpoint(tensors, {name: values for name, (_, values) in stored.items()}, settings))
+    return with_parameters(Checkpoint(tensors, {name: values for name, (_, values) in stored.items()}, folder))
 
 
 Stored = tuple[WeightEntry, tuple[int, ...]]  # A tensor, and the integers in it if they are a shape or bits.
@@ -297,11 +289,21 @@ MOST_PER_BYTE = 16  # More parameters per stored byte than any layout has: half 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a checkpoint by name, the integers of its small ones, and the settings of its config."""
+    """The tensors of a checkpoint by name, the integers of its small ones, and the folder that it is in."""
 
     tensors: Mapping[str, WeightEntry]
     integers: Mapping[str, Sequence[int]]
-    settings: Mapping[str, Any]
+    folder: Path
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The quantisation in the ``config.json`` beside the files, which is read where the tensors leave it open."""
+        config = self.folder / "config.json"
+        try:
+            return quantisation(parsed_object(content(config, MOST_BYTES)))[1] if config.exists() else {}
+        except ValueError as error:
+            warn(f"{config.name} is left out, though packed weights may need it: {error}")
+            return {}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor; () if there is none."""
@@ -319,11 +321,6 @@ class Checkpoint:
             if type(value) is int and 1 <= value <= 8:
                 return value
         return None
-
-
-def is_quantised(names: Mapping[str, WeightEntry]) -> bool:
-    """Return whether any tensor is packed, or describes another."""
-    return any(_describes(names, entry) or _packing(names, entry) is not None for entry in names.values())
 
 
 def _describes(tensors: Mapping[str, WeightEntry], entry: WeightEntry) -> bool:
