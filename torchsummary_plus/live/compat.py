@@ -7,6 +7,7 @@ which every supported release has, functions of a few operators, and methods of 
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import weakref
@@ -236,11 +237,35 @@ profiler_starts: tuple[tuple[Any, str], ...] = (
 EventType: Any = probe("torch._C._profiler:_EventType", "measure_memory() is unavailable", None)
 
 _LEGACY = "torch.autograd.profiler_legacy"
-start_legacy_profile: Callable[[Any], None] = probe(f"{_LEGACY}:_enable_profiler_legacy", _STEP)
-end_legacy_profile: Callable[[], Any] = probe(f"{_LEGACY}:_disable_profiler_legacy", _STEP)
-legacy_config: Any = probe(f"{_LEGACY}:ProfilerConfig", _STEP)
-legacy_state: Any = probe(f"{_LEGACY}:ProfilerState", _STEP)
-profiler_extras: Any = probe("torch._C._profiler:_ExperimentalConfig", _STEP)
+_start_legacy_profile: Callable[[Any], None] = probe(f"{_LEGACY}:_enable_profiler_legacy", _STEP)
+_end_legacy_profile: Callable[[], Any] = probe(f"{_LEGACY}:_disable_profiler_legacy", _STEP)
+_legacy_config: Any = probe(f"{_LEGACY}:ProfilerConfig", _STEP)
+_legacy_state: Any = probe(f"{_LEGACY}:ProfilerState", _STEP)
+_profiler_extras: Any = probe("torch._C._profiler:_ExperimentalConfig", _STEP)
+
+
+@contextmanager
+def block_sizes() -> Iterator[list[int]]:
+    """Yield a list that on exit has the bytes of every allocated block in order, negative where a block was freed.
+
+    The garbage collector is off meanwhile: what it frees is not the code's.
+    """
+    sizes: list[int] = []
+    # Of memory, without shapes, stacks, operations and modules.
+    config = _legacy_config(_legacy_state.CPU, False, True, False, False, False, _profiler_extras())
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        _start_legacy_profile(config)
+        try:
+            yield sizes
+        finally:
+            threads = _end_legacy_profile()
+    finally:
+        if collects:
+            gc.enable()
+    sizes += (event.cpu_memory_usage() for events in threads for event in events if event.kind() == "memory_alloc")
+
 
 # CUDA without a GPU.
 lifts_only_cpu: Callable[[], bool] = probe("torch:_C._only_lift_cpu_tensors", _CARD, lambda: False)

@@ -5,7 +5,7 @@
 - On fakes: ``fake_steps`` records it attempt by attempt, with a ``ledger``; ``workspace`` applies the rules of
   ``ops/scratch``, ``kernel_trials`` runs kernels without one.
 - For real: ``real_steps``, and ``measuring`` of memory and time.
-- What no parameter holds: ``packed_weights``. What torch compiles or imports for it: ``compiling``.
+- What torch compiles or imports for a step: ``compiling``.
 - Of many equal layers ``deep_steps`` records a few, and extrapolates from their logs.
 - ``autograd/`` reproduces the engine.
 """

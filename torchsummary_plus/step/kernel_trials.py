@@ -7,7 +7,6 @@ the size (three sizes may show another line), those at its own size follow.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -453,7 +452,7 @@ def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Return a call's timeline, and its result."""
     operands = {(storage := tensor.untyped_storage())._cdata: storage for tensor in tensors_of((args, kwargs))}
     before = {place: storage.nbytes() for place, storage in operands.items()}
-    with block_sizes() as sizes:
+    with compat.block_sizes() as sizes:
         result = func(*args, **kwargs)
     resized = {place: storage.nbytes() for place, storage in operands.items() if storage.nbytes() != before[place]}
     new: dict[int, int] = {}
@@ -548,31 +547,6 @@ def _overload(name: str) -> OpOverload | None:
 
 
 _operator = cache(_overload)
-
-
-@contextmanager
-def block_sizes() -> Iterator[list[int]]:
-    """Yield a list that on exit has the bytes of every allocated block in order, negative where a block was freed.
-
-    The garbage collector is off meanwhile: what it frees is not the code's.
-    """
-    sizes: list[int] = []
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        compat.start_legacy_profile(_CONFIG)
-        try:
-            yield sizes
-        finally:
-            threads = compat.end_legacy_profile()
-    finally:
-        if collects:
-            gc.enable()
-    sizes += (event.cpu_memory_usage() for events in threads for event in events if event.kind() == "memory_alloc")
-
-
-_CONFIG = compat.legacy_config(compat.legacy_state.CPU, False, True, False, False, False, compat.profiler_extras())
-"""A profile of memory, without shapes, stacks, operations and modules."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ..data.memory_records import SUMMED, WITHOUT_GRAPH
 from ..live import compat
 from ..live.isolation import in_pass, is_beside, safe_point
 from ..live.offloading import offloaded
+from ..live.packed import packed_blocks
 from ..live.storages import Change, remade
 from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
 from ..table.forward import Pass
@@ -25,7 +26,6 @@ from ..table.modules import tensors_in
 from ..trace.values import OUTSIDE, ValueSource
 from .losses import Make, default_loss, own_loss
 from .optimizers import closure_of, needs_closure, not_converging, optimizer_maker
-from .packed_weights import packed_blocks
 from .step_copy import StepCopy
 
 
