@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from torchsummary_plus.live.copying import Copier
 
+COUNTS = {"calls": 0}
+
 
 def doubled(tensor: Tensor) -> Tensor:
     return nn.Parameter(2 * tensor.detach()) if isinstance(tensor, nn.Parameter) else 2 * tensor
@@ -40,11 +42,20 @@ class Hidden(Slotted):
         Slotted._x.__set__(self, value)  # type: ignore[attr-defined]
 
 
+def closure(x: Any) -> Callable[[], Any]:
+    def read() -> Any:
+        COUNTS["calls"] += 1
+        return x
+
+    return read
+
+
 HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "list": (lambda x: [x], lambda held: held[0]),
     "tuple": (lambda x: (1, [x]), lambda held: held[1][0]),
     "object": (Node, lambda held: held.me.x),
     "a hidden slot": (Hidden, lambda held: Slotted._x.__get__(held)),  # type: ignore[attr-defined]
+    "closure": (closure, lambda held: held()),
     "iterator": (lambda x: iter([x]), next),
     "module": (lambda x: nn.ParameterList([nn.Parameter(x)]), lambda held: held[0].detach()),
 }
@@ -59,6 +70,8 @@ def test_what_holds_a_tensor_is_copied_and_the_original_left_alone(name: str) ->
     assert type(copied) is type(original) and copied is not original
     assert torch.equal(read(copied), 2 * x)
     assert torch.equal(read(original), x)
+    assert COUNTS["calls"] == (name == "closure"), "the copy counts in a copy of the global"
+    COUNTS["calls"] = 0
 
 
 def test_one_original_has_one_copy() -> None:
@@ -97,3 +110,14 @@ def test_a_model_deeper_than_the_stack_is_copied() -> None:
         modules.insert(0, model)
     copies = Copier(doubled).modules(modules)
     assert all(copies[k][0] is copies[k + 1] for k in range(2000))  # type: ignore[index]
+
+
+def test_functions_of_a_library_that_refer_to_each_other_are_shared() -> None:
+    """As ``torch.utils.checkpoint.checkpoint`` and its wrapper by the compiler, which knows it by its identity."""
+    namespace: dict[str, Any] = {}
+    code = "def make():\n def outer(): pass\n def inner(): return outer\n outer.inner = inner\n return outer"
+    exec(compile(code, torch.__file__, "exec"), namespace)
+    outer = namespace["make"]()
+    assert Copier(doubled).of(outer) is outer
+    outer.state = [1]
+    assert Copier(doubled).of(outer) is not outer

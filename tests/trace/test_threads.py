@@ -66,6 +66,27 @@ def test_a_thread_trains_the_model_meanwhile(call: str) -> None:
     assert len(draws) == len(set(draws)), "no draw is repeated"
 
 
+HEAD = nn.Linear(16, 4)
+
+
+def test_a_global_that_a_loss_uses_stays_the_same_for_another_thread() -> None:
+    seen, over = {id(HEAD)}, threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.add(id(HEAD))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(4):
+            estimate_memory(Noisy(), (16,), 4, loss=lambda output: HEAD(output).sum(), optimizer="adam")
+    finally:
+        over.set()
+        thread.join()
+    assert seen == {id(HEAD)}
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_draws_nothing_from_the_callers_numbers(call: str) -> None:
     model = Noisy()

@@ -1,8 +1,9 @@
 """Copies of modules and of everything else that leads to tensors, which get a replacement each.
 
 A pass runs on a copy, so that nothing of the user's has to be put back. What is copied: modules, containers, objects of
-Python classes, optimizers, iterators, and arrays of up to ``LARGEST_ARRAY`` bytes. Everything else is shared: code
-(:mod:`reachable` has the names in it refer to copies), files, locks, threads, generators, simple queues.
+Python classes, optimizers, iterators, arrays of up to ``LARGEST_ARRAY`` bytes, and functions: the user's, and those of
+libraries whose closure or defaults lead to one of these. Everything else is shared: classes, imported modules, files,
+locks, threads, generators, simple queues.
 
 Whether code is searched at all depends on what it refers to: the names in it, its package, the modules it imports.
 """
@@ -31,6 +32,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
+    CellType,
     CodeType,
     FunctionType,
     MappingProxyType,
@@ -79,17 +81,16 @@ _HOLDING = frozenset({"argparse", "collections", "contextlib", "types", "abc", "
 """Modules of the standard library whose objects hold what a user puts there."""
 _FOREIGN = frozenset(sys.stdlib_module_names) - _HOLDING - {"builtins"} | {"numpy"}
 _PACKAGE = __name__.partition(".")[0]
-OF_PASSES = (
-    *(f"{_PACKAGE}.{part}." for part in ("trace", "table", "data", "live", "memory", "results", "ranks")),
-    *(f"{_PACKAGE}.step.{part}" for part in ("autograd.", "fake_steps", "measuring", "runner")),
-)
-"""Parts of this package whose objects and functions are those of an outer pass, which a forward can reach."""
 _SHARED_PARTS = (
     *("torch._", "torch.fx", "torch.export", "torch.jit", "torch.distributed.distributed_c10d"),
     *("torch.distributed.device_mesh", "torch.distributed.tensor"),
-    *OF_PASSES,
+    *(f"{_PACKAGE}.{part}." for part in ("trace", "table", "data", "memory", "report", "results", "ranks")),
+    *(f"{_PACKAGE}.step.fake_steps", f"{_PACKAGE}.step.measuring"),
 )
-"""Parts of torch and of this package whose objects hold no tensors that a pass replaces."""
+"""Parts of torch and of this package whose objects hold no tensors that a pass replaces.
+
+A forward can reach the objects of an outer pass.
+"""
 _SHARED_CLASSES = (enum.Enum, threading.Thread, io.IOBase, BaseException)
 _ITERATORS = frozenset(
     {zip, enumerate, map, filter, reversed, *map(type, (iter([]), iter(()), iter(range(0)), reversed([])))}
@@ -277,7 +278,10 @@ class Copier:
         return self.note(value, value if all(map(operator.is_, items, items.values())) else type(value)(items))
 
     def _method(self, value: MethodType) -> Any:
-        owner, function = self.of(value.__self__), self.of(value.__func__)
+        owner = self.of(value.__self__)
+        name = getattr(value.__func__, "__name__", "")
+        is_of_class = any(vars(base).get(name) is value.__func__ for base in type(value.__self__).__mro__)
+        function = value.__func__ if is_of_class else self.of(value.__func__)
         if owner is value.__self__ and function is value.__func__:
             return value
         return self.note(value, MethodType(function, owner))
@@ -290,8 +294,37 @@ class Copier:
         new = self.of(held)
         return value if new is held else self.note(value, (weakref.proxy if is_proxy else weakref.ref)(new))
 
+    def _cell(self, value: CellType) -> Any:
+        new = self.note(value, CellType())
+        for content in content_of(value):
+            new.cell_contents = self.of(content)
+        return new
+
+    def _function(self, function: FunctionType) -> Any:
+        """Return a function on copies of its cells and globals; a library's is shared if it leads to nothing copied."""
+        is_own, namespace = not is_library(function.__code__.co_filename), function.__globals__
+        if not is_own:
+            self.note(function, function)  # Which what it holds may refer to.
+            closed = itertools.chain.from_iterable(map(content_of, function.__closure__ or ()))
+            held = [*closed, function.__defaults__, *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+            if all(self.of(value) is value for value in held):
+                return function
+        names = [name for name in names_of(function.__code__)[0] if name in namespace] if is_own else []
+        if is_own:
+            namespace = self.known(namespace) or self.note(namespace, dict(namespace))
+        cells = tuple(map(self.of, function.__closure__ or ()))
+        new = FunctionType(function.__code__, namespace, function.__name__, None, cells or None)
+        self.note(function, new)
+        new.__defaults__, new.__kwdefaults__ = self.of(function.__defaults__), self.of(function.__kwdefaults__)
+        new.__qualname__, new.__module__, new.__doc__ = function.__qualname__, function.__module__, function.__doc__
+        new.__annotations__ = function.__annotations__
+        self._fill(function, new)
+        for name in names:
+            namespace[name] = self.of(function.__globals__[name])
+        return new
+
     def _code(self, value: Any) -> Any:
-        """Return a class, a function, a module or a data loader's iterator, which are shared."""
+        """Return a class, a module, a function with a cache or a data loader's iterator, which are shared."""
         return self.note(value, value)
 
     def _by_parts(self, value: Any) -> Any:
@@ -330,18 +363,28 @@ _OF_SCRIPTS = ("_forward_hooks", "_forward_pre_hooks", "forward", "_actual_scrip
 """What a scripted module keeps in Python and a pass may change."""
 
 
+def content_of(cell: CellType) -> list[Any]:
+    """Return the content of a closure cell as a list, empty for an empty cell."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
 Maker = Callable[[Copier, Any], Any]
 
 _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (Tensor, Copier._of_tensor),
-    ((type, FunctionType, ModuleType, CACHED, compat.DataLoaderIterator), Copier._code),
+    ((type, ModuleType, CACHED, compat.DataLoaderIterator), Copier._code),
     (torch.jit.ScriptModule, Copier._script),
     (nn.Module, Copier._object),
     ((dict, list, deque, set), Copier._container),
     (tuple, Copier._tuple),
     (frozenset, Copier._frozenset),
+    (FunctionType, Copier._function),
     (MethodType, Copier._method),
     ((partial, SimpleNamespace, random.Random, array.array, bytearray, io.BytesIO, io.StringIO), Copier._by_parts),
+    (CellType, Copier._cell),
     ((weakref.ref, *weakref.ProxyTypes), Copier._weak_reference),
     (_WEAK_DICTS, Copier._weak_dict),
     (weakref.WeakSet, lambda copier, value: copier.note(value, type(value)(map(copier._key, value)))),

@@ -1,8 +1,8 @@
 """Tensors, modules, functions and names that a step's code can reach besides the model.
 
-Code is not copied. While a pass runs, the names through which it finds objects (globals, attributes of classes and
-functions, closures) refer to copies. Results that ``functools.lru_cache`` keeps for functions, such as tables of
-positions, are emptied.
+Methods and the code of imported modules are not copied. While a pass runs, the names through which they find objects
+(globals, attributes of classes, closures) refer to copies. Results that ``functools.lru_cache`` keeps for functions,
+such as tables of positions, are emptied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from . import compat
-from .copying import CACHED, OF_PASSES, Copier, is_library, is_of_user, names_of, package_of, top_of
+from .copying import CACHED, Copier, content_of, is_library, is_of_user, names_of, package_of, top_of
 from .packed import held_by_script
 from .structures import all_tensors
 
@@ -102,7 +102,7 @@ class Names:
     def _in_code(self, value: Any) -> None:
         """Search code that has been found, a scripted module or a data loader's iterator; copy any other value."""
         if isinstance(value, FunctionType):
-            self._in_function(value)
+            self._in_function(value, (self.copier.known(value) or value) is value)
         elif isinstance(value, CACHED):
             self.caches.append(value)
             self._in_code(value.__wrapped__)
@@ -168,14 +168,16 @@ class Names:
                 if isinstance(value, FunctionType):
                     waiting.extend(names_of(value.__code__)[1])
 
-    def _in_function(self, function: FunctionType) -> None:
-        namespace = function.__globals__
-        if function in self._seen or f"{namespace.get('__name__')}.".startswith(OF_PASSES):
+    def _in_function(self, function: FunctionType, is_shared: bool) -> None:
+        if (function, is_shared) in self._seen:
             return
-        self._seen.add(function)
-        self._add(function, {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__", "__dict__")})
-        for cell in function.__closure__ or ():
-            self._add(cell, {"cell_contents": _value_at(cell, None)})
+        self._seen.add((function, is_shared))
+        if is_shared:
+            self._add(function, {name: getattr(function, name) for name in ("__defaults__", "__kwdefaults__")})
+            self._add(vars(function), vars(function))
+            for cell in function.__closure__ or ():
+                self._add(cell, {"cell_contents": _value_at(cell, None)})
+        namespace = function.__globals__
         named, attributes = names_of(function.__code__)
         if not is_library(function.__code__.co_filename):
             self._attributes |= attributes
@@ -183,8 +185,8 @@ class Names:
                 for path in (name, f"{namespace.get('__package__')}.{name}"):
                     if isinstance(module := sys.modules.get(path), ModuleType):
                         self._in_code(module)
-            self._add(namespace, namespace, named)
-            self.places += [(namespace, name, _EMPTY) for name in named - namespace.keys()]  # It may set these.
+            if is_shared:
+                self._add(namespace, namespace, named)
         elif package_of(function) in self._packages:
             self._later.append(partial(self._in_installed, namespace, named, attributes))
 
@@ -244,14 +246,6 @@ def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor.grad if tensor.is_leaf else None
     except RuntimeError:
         return None
-
-
-def content_of(cell: CellType) -> list[Any]:
-    """Return the content of a closure cell as a list, empty for an empty cell."""
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
 
 
 def _behind(value: Any) -> Iterator[Any]:

@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from ..live import compat
+from ..live.copying import content_of
 from ..live.fakes import UnfakeableError
-from ..live.reachable import content_of
 
 
 @contextmanager
