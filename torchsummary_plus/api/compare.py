@@ -20,7 +20,7 @@ from ..render.memory_tables import steps_table
 from ..render.plots import draw_comparison, draw_steps, placed
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
-from ..results.views import OF_FIGURES, Chosen, Depth, Figures, ShownLook, Views
+from ..results.views import OF_FIGURES, Chosen, Depth, Figures, Section, ShownLook, Views
 from ..table.rows import Report
 from .memory import BESIDES, estimate_memory, max_batch_size
 from .other_tools import FOR_TABLES
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
-    from ..render.html_report import Section
 
 MANY = 3  # Maximum number of models whose layers fit on a page side by side, with shapes and parameters.
 
@@ -120,10 +119,8 @@ class Comparison(Views, Figures):
         return look
 
     def _sections(self) -> tuple[Section, ...]:
-        from ..render.html_report import tables_section
-
         tables = self.tables(**self._fitting({"units": "auto"}))
-        return tuple(tables_section(title, (table,)) for title, table in zip(("Comparison", "Side by side"), tables))
+        return tuple((title, (table,), "") for title, table in zip(("Comparison", "Side by side"), tables))
 
 
 @dataclass(frozen=True, repr=False)

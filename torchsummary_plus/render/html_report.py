@@ -87,8 +87,6 @@ LEAST_FRAME = 1 / 25  # Of the peak: smaller modules with submodules have no hea
 FRAMES = 2  # The deepest nesting of headings.
 ROOT = "root itself"  # What the root's own memory is called.
 
-Section = tuple[str, Markup]  # A tab of a report: its title and its content.
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -165,28 +163,27 @@ def peak_tiles(estimate: Estimate) -> dict[str, Any]:
     return {"tiles": tiles, "stages": dict(zip(names, looks)), "size": size_text}
 
 
-def tables_section(title: str, tables: Iterable[Table], drawing: str = "") -> Section:
-    """Return a section of tables, each below its totals, and all below a drawing as SVG if there is one."""
-    drawn = (table_html(table, totals_first=True) for table in tables)
-    return title, figure_html(drawing) + Markup("\n").join(drawn)
-
-
-def memory_section(estimate: Estimate, answer: Table, by_module: Table) -> Section:
-    """Return the section of a step's memory: whether it fits, over time, and at its peak by module."""
-    drawn = ENVIRONMENT.get_template("memory.html.jinja").render(line=timeline(estimate), map=peak_tiles(estimate))
+def content(tables: Iterable[Table], drawn: str | Estimate) -> Markup:
+    """Return a tab's tables, each below its totals, and all below an SVG; an estimate's memory is between its two."""
+    if isinstance(drawn, str):
+        return figure_html(drawn) + Markup("\n").join(table_html(table, totals_first=True) for table in tables)
+    answer, by_module = tables
+    memory = ENVIRONMENT.get_template("memory.html.jinja").render(line=timeline(drawn), map=peak_tiles(drawn))
     kinds = replace(answer, title="By kind, at the peak")
     modules = replace(by_module, title="By module", answer="", notes=())
-    return "Memory", table_html(kinds) + Markup(drawn) + table_html(modules)
+    return table_html(kinds) + Markup(memory) + table_html(modules)
 
 
-def report_page(title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[Section]]]) -> str:
-    """Return the page of results, each given by name and sections."""
+def report_page(
+    title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[tuple[str, Iterable[Table], str | Estimate]]]]
+) -> str:
+    """Return the page of results, each given by name and tabs: their titles, tables and what is drawn."""
     css = Markup(source("table.css") + "\n" + source("report.css"))
     script = Markup(source("table.js") + "\n" + source("report.js"))
-    listed, tabs = list(parts), list[Section]()
+    listed, tabs = list(parts), dict[str, Markup]()
     for name, (_, sections) in zip(numbered([name for name, _ in listed]), listed):
-        for tab, content in sections:  # Of two with one title, the second has the name of its result too.
-            tabs.append((f"{name}: {tab}" if any(tab == known for known, _ in tabs) else tab, content))
+        for tab, tables, drawn in sections:  # Of two with one title, the second has the name of its result too.
+            tabs[f"{name}: {tab}" if tab in tabs else tab] = content(tables, drawn)
     return ENVIRONMENT.get_template("report.html.jinja").render(
-        title=title, subtitle=subtitle, sections=tabs, css=css, script=script
+        title=title, subtitle=subtitle, sections=tabs.items(), css=css, script=script
     )

@@ -14,13 +14,12 @@ from ..memory.estimate import Estimate
 from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, time_tables
 from ..render.plots import draw_holders, draw_timeline, placed
 from ..timing.step_time import StepTime, step_time
-from .views import Chosen, Figures, ShownLook, Views
+from .views import Chosen, Figures, Section, ShownLook, Views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
-    from ..render.html_report import Section
 
 REPORT_COLUMNS = (
     "peak_own_bytes", "peak_inclusive_bytes", "saved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes",
@@ -98,13 +97,11 @@ class MemoryEstimate(Views, Figures, Estimate):
         return {"columns": BY_KIND}
 
     def _sections(self) -> tuple[Section, ...]:
-        from ..render.html_report import memory_section, tables_section
-
         (answer,) = self.tables()
         (by_module,) = self.tables(columns=REPORT_COLUMNS, style="tree", units="auto")
         time = self.known_time()
-        of_time = () if time is None else (tables_section("Time", time_tables(time)),)
-        return (memory_section(self, answer, by_module), *of_time)
+        of_time = () if time is None else (("Time", time_tables(time), ""),)
+        return (("Memory", (answer, by_module), self), *of_time)
 
     def _check(self) -> None:
         peaks = {self.peak_bytes, sum(self.at_peak.values()), self._run(self.log).peak_bytes}

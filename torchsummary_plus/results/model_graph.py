@@ -13,13 +13,12 @@ from ..render.graph_formats import column_svg, dot_text, graph_lines, graph_tabl
 from ..table.columns import check_layout
 from ..table.lines import REPEATS
 from ..table.rows import Report
-from .views import Chosen, ShownLook, Views
+from .views import Chosen, Section, ShownLook, Views
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ..formats.table import Table
-    from ..render.html_report import Section
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,9 +81,7 @@ class ModelGraph(Views):
         return fragment(self.tables(**look), self.to_svg())
 
     def _sections(self) -> tuple[Section, ...]:
-        from ..render.html_report import tables_section
-
-        return (tables_section(self.name, self.tables(), self.to_svg()),)
+        return ((self.name, self.tables(), self.to_svg()),)
 
     def _tables(self, look: Chosen) -> tuple[Table, ...]:
         return graph_tables(self.name, self.nodes, self.edges, look.get("columns"))

@@ -15,14 +15,13 @@ from ..render.plots import draw_layers, placed
 from ..table.columns import FRAME_COLUMNS, GUESSES, check_layout, default_names, report_totals, summary_table
 from ..table.lines import ALL_ROWS, RowView, row_view
 from ..table.rows import Report, is_tree
-from .views import OF_ROWS, Chosen, Columns, Depth, Figures, ShownLook, Views, is_echo, takes_html
+from .views import OF_ROWS, Chosen, Columns, Depth, Figures, Section, ShownLook, Views, is_echo, takes_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
     from ..formats.table import Table
-    from ..render.html_report import Section
     from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
     from .model_graph import ModelGraph
 
@@ -222,11 +221,9 @@ class ModelSummary(Views, Figures, Report):
         return self.rows[0].class_name, f"{step}. {self.memory.tables()[0].answer}. {peak}"
 
     def _sections(self) -> tuple[Section, ...]:
-        from ..render.html_report import tables_section
-
         shown = ... if self.view.col_names else REPORT_COLUMNS + added_names(self)
         (table, *_) = self.tables(columns=shown, depth=None, style="tree", units="auto")
-        return (tables_section("Layers", (table,)), *(() if self.memory is None else self.memory._sections()))
+        return (("Layers", (table,), ""), *(() if self.memory is None else self.memory._sections()))
 
     def __repr__(self) -> str:
         if is_echo(self):

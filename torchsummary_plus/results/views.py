@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self, Unpack
 
-    from ..render.html_report import Section
-
 
 Columns = Union[Iterable[str], EllipsisType, None]
 """Column names in order; None for the default columns, ``...`` for the result's own."""
+
+Section = tuple[str, Iterable[Table], Any]
+"""A tab of a report: its title, its tables, and what is drawn above them: an SVG, an estimate, or "" for nothing."""
 
 Depth = Union[int, EllipsisType, None]
 """The deepest level with lines of its own; None for every level, ``...`` for the result's own."""
@@ -266,10 +267,8 @@ class Views(ABC):
 
     def _sections(self) -> tuple[Section, ...]:
         """Return the report's tabs."""
-        from ..render.html_report import tables_section
-
         tables = self.tables(style="tree")
-        return (tables_section(tables[0].title, tables),)
+        return ((tables[0].title, tables, ""),)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Return what a notebook shows: HTML with a text fallback; a terminal gets only text."""
