@@ -90,8 +90,7 @@ class Comparison(Views, Figures):
         chosen, orient = look.get("figures", self.figures), look.get("orient", self.orient)
         if orient not in side_by_side.ORIENTS:
             raise choice_error("orient", orient, side_by_side.ORIENTS)
-        names = (chosen,) if isinstance(chosen, str) else chosen
-        figures = side_by_side.figures_table(self.entries, names, self.ratios)
+        figures = side_by_side.figures_table(self.entries, chosen, self.ratios)
         if orient == "models":
             figures = side_by_side.models_table(figures, len(self.entries))
         view, layers = self.view.with_look(look), look.get("layers", self.layers)

@@ -87,24 +87,25 @@ WORK = ("mult-adds", "flops")  # Units of figures that are per sample.
 FLOPS = Field("total_flops", f"FLOPs{PER_SAMPLE}", "flops")  # A figure that is shown only if it is chosen.
 
 
-def figures_table(entries: Sequence[Entry], chosen: Sequence[str] | None = None, ratios: bool = False) -> Table:
+def figures_table(entries: Sequence[Entry], chosen: Iterable[str] | None, ratios: bool = False) -> Table:
     """Return the table with a row per figure, a column per entry and, if asked for, ratios to the first entry.
 
     None chooses all figures but the FLOPs and, beside peaks, torchsummary's guesses at them. Raises
     :class:`InputError` for an unknown figure.
     """
     first, *others = [entry.name for entry in entries]
+    names = () if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
     fields = [Field(name, name, "count") for name in (first, *others)]
     if ratios:
         fields += [Field(f"{name}/{first}", f"{name} / {first}", "ratio") for name in others]
     figures = [{total.field.name: total for total in _figures(entry)} for entry in entries]
     rows = {field.name: _figure_row(field, figures, ratios) for field in _shared_order(figures)}
     known = {name: row for name, row in rows.items() if any(cell.value is not None for cell in row.cells)}
-    for name in chosen or ():
+    for name in names:
         if not meant(name, known):
             raise choice_error("figure", name, known)
     hidden = {FLOPS.name, *(GUESSES if any(field.name in known for field in STEP_FIGURES) else ())}
-    shown = [name for name in known if name not in hidden] if chosen is None else [meant(n, known) for n in chosen]
+    shown = [name for name in known if name not in hidden] if chosen is None else [meant(n, known) for n in names]
     return Table(
         title=" / ".join(entry.name for entry in entries), labels="Figure", fields=tuple(fields),
         rows=tuple(known[name] for name in shown), notes=tuple(_figure_notes(entries)),

@@ -294,9 +294,8 @@ BREAKS = re.compile(r"(\s+)|(?<=[-/_.])")  # Where a name may be broken.
 
 def draw_comparison(entries: Sequence[Entry], figures: Sequence[str] | None, place: Place) -> Axes:
     """Draw figures of each model as bars; None: parameters, multiply-adds, memory. Raises :class:`InputError`."""
-    chosen = [figures] if isinstance(figures, str) else None if figures is None else list(figures)
-    known = {row.path: row for row in figures_table(entries, chosen).rows}
-    if chosen is None:
+    known = {row.path: row for row in figures_table(entries, figures).rows}
+    if figures is None:
         memory = next((name for name in MEMORY if name in known), None)
         known = {name: known[name] for name in ("total_params", "total_mult_adds", memory) if name in known}
     names = [wrapped(entry.name, NAME) for entry in entries]
