@@ -445,14 +445,23 @@ def stand_ins(module: nn.Module, watch: Callable[..., Any]) -> dict[str, Any]:
         return {"forward": watched}
     originals = originals_of(module)
 
-    def deep_copy(memo: dict[int, Any]) -> Any:
-        with _unwatched(known(), originals) as module:
-            return copy.deepcopy(module, memo)
+    def unwatched(use: Callable[[nn.Module], Any]) -> Any:
+        """Return what ``use`` makes of the module while it has its own attributes."""
+        module = known()
+        assert module is not None
+        watching = originals_of(module)
+        put_back(module, originals)
+        try:
+            return use(module)
+        finally:
+            vars(module).update(watching)
 
     def state() -> Any:
-        with _unwatched(known(), originals) as module:
-            own = module.__reduce_ex__(_PROTOCOL)[2]
-            return dict(own) if isinstance(own, dict) else own
+        own = unwatched(lambda module: module.__reduce_ex__(_PROTOCOL)[2])
+        return dict(own) if isinstance(own, dict) else own
+
+    def deep_copy(memo: dict[int, Any]) -> Any:
+        return unwatched(lambda module: copy.deepcopy(module, memo))
 
     watching = dict(zip(_REPLACED, (watched, deep_copy, state)))
     if module._forward_hooks or module._forward_pre_hooks:
@@ -467,25 +476,10 @@ _PROTOCOL = 4
 """The pickle protocol with which :mod:`copy` reads an object's state."""
 
 
-@contextmanager
-def _unwatched(module: nn.Module | None, originals: dict[str, Any]) -> Iterator[nn.Module]:
-    """Inside the block, let a module have its own attributes."""
-    assert module is not None
-    watching = originals_of(module)
-    put_back(module, originals)
-    try:
-        yield module
-    finally:
-        vars(module).update(watching)
-
-
 def originals_of(module: nn.Module) -> dict[str, Any]:
     """Return the module's own instance attributes that :func:`stand_ins` replaces."""
-    originals = {}
-    for name in _REPLACED:
-        if name in vars(module):
-            originals[name] = vars(module)[name]
-    return originals
+    own = vars(module)
+    return {name: own[name] for name in _REPLACED if name in own}
 
 
 def put_back(module: nn.Module, originals: dict[str, Any]) -> None:
