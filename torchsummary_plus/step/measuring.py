@@ -275,9 +275,6 @@ class Stopwatch(Listener):
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Kinds of tensors take no time."""
 
-    def join(self, tensors: Sequence[torch.Tensor], owner: int) -> None:
-        """Real tensors lie where they are."""
-
     def stop(self) -> None:
         """End the last lap."""
         self._begin_lap(OUTSIDE)

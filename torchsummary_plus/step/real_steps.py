@@ -137,7 +137,7 @@ def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
         _check_bytes(sum(held) + example.nbytes(tree.dtype()))
         swapped = copied(tree, step, Copies(CPU, moves=True, shares=shares), draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), compat.replaced(EXPORTS):
-            ignore: Any = dict.fromkeys(("classify", "join", "stop"), lambda *_: None)
+            ignore: Any = dict.fromkeys(("classify", "stop"), lambda *_: None)
             account = SimpleNamespace(phase="", step=0, enter=enter, **ignore)
             steps, args, kwargs = prepared(copy, example, CPU, account, [journal, recorder])
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(prior.tensor for prior in copy.prior)]

@@ -1,5 +1,5 @@
 """The operators of a pass on fakes, and the values that its code asks for.
 
-- Operators: ``kernels``, in the context of a ``state``.
+- Operators: ``kernels``.
 - Values: ``values``, ``valued_kernels``, ``assumed_routing``.
 """

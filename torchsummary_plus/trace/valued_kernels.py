@@ -102,10 +102,6 @@ class ValuedKernels(FakeKernels):
         place = CPU if tensor.device.type == "cpu" else self.device
         return self._stand_in(tensor, place, 0 if tensor.requires_grad else SMALL)
 
-    def stand_in(self, tensor: Tensor, most: int = MASK) -> Tensor:
-        """Return the replacement of a tensor on the device, with its values if it is small and not floating-point."""
-        return self._stand_in(tensor, self.device, 0 if _is_measure(tensor) else most)
-
     def _moved(self, tensor: Tensor, device: torch.device, most: int) -> Tensor:
         """Return :meth:`_stand_in`; a tensor moves to another kind of device without the rest of its storage."""
         moves = device.type not in ("cpu", tensor.device.type) and is_plain(tensor)
@@ -152,7 +148,7 @@ class ValuedKernels(FakeKernels):
         """Return an input known only by its size."""
         is_whole = not dtype.is_floating_point and not dtype.is_complex
         has_values = is_whole and torch.Size(shape).numel() <= MASK
-        stand_in = self.stand_in(real_input(shape, dtype, CPU if has_values else META))
+        stand_in = self._stand_in(real_input(shape, dtype, CPU if has_values else META), self.device, MASK)
         values = self._value_of(stand_in)
         if values is not None:
             self.note_made_up(values, MADE_UP)

@@ -9,7 +9,7 @@ import gc
 import json
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -52,9 +52,6 @@ class Marks(Listener):
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Mark the kind of existing tensors."""
         write("hold", kind, owner, addresses(tensors, self.device))
-
-    def join(self, tensors: Sequence[torch.Tensor], owner: int) -> None:
-        """Real tensors lie where they are."""
 
     def follow(self, tensors: Iterable[torch.Tensor]) -> None:
         """Mark the release of existing storages; a profiler reports it only for those it saw allocated."""
