@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.errors import InputError, UnsupportedError
 from ..live.compat import Place
@@ -98,12 +98,6 @@ def is_schedule(built: Any) -> bool:
 def stages_of(schedule: Any) -> list[Any]:
     """Return this rank's stages."""
     return list(getattr(schedule, "_stages", None) or [schedule._stage])
-
-
-def model_of(schedule: Any) -> nn.Module:
-    """Return the module of this rank's stage, or a list of the modules if it has several."""
-    modules = [stage.submod for stage in stages_of(schedule)]
-    return modules[0] if len(modules) == 1 else nn.ModuleList(modules)
 
 
 class RecordedPipelineSteps(RecordedSteps):

@@ -45,7 +45,6 @@ from .pipelines import (
     RecordedPipelineSteps,
     StageReportedError,
     is_schedule,
-    model_of,
     pipelines_alone,
     stages_of,
 )
@@ -220,10 +219,11 @@ class Ranked:
             if any(str(frame.f_globals.get("__name__")).partition(".")[0] == "deepspeed" for frame, _ in frames):
                 raise UnsupportedError(_NO_DEEPSPEED) from error
             raise StepError("builder", "", f"{type(error).__name__}: {error}") from error
-        schedule = built if is_schedule(built) else None
-        for stage in () if schedule is None else stages_of(schedule):  # "cuda:0" is on each machine's first rank alone.
-            stage.device = _place_of(ModuleTree(stage.submod), torch.device(stage.device))
-        model = built if schedule is None else model_of(schedule)
+        schedule, model = (built, None) if is_schedule(built) else (None, built)
+        if schedule is not None:
+            for stage in (stages := stages_of(schedule)):  # "cuda:0" is on each machine's first rank alone.
+                stage.device = _place_of(ModuleTree(stage.submod), torch.device(stage.device))
+            model = stages[0].submod if len(stages) == 1 else nn.ModuleList(stage.submod for stage in stages)
         del built
         if not isinstance(model, nn.Module):
             raise InputError(

@@ -24,7 +24,7 @@ from ....data.capability import Capability, Chip
 from ...backends import FORMATS, allows_tf32, takes_cudnn
 from ...shapes.registry import is_channels_last
 from ..allocations import Allocations, buffers, copied, copies, suggested
-from ..registry import Alloc, AtMost, Result, Timeline, reserve, scratch
+from ..registry import Alloc, AtMost, Result, Timeline, scratch
 from .blas import cublas
 from .cudnn.backend import Kind, Question
 from .cudnn.queries import Cudnn, requested
@@ -166,16 +166,6 @@ def convolution_backward(
         steps.result(sum(wanted) - 1)
         steps.append(sum_course(chip, grad, (0, *range(2, grad.dim()))))
     return steps.timeline()
-
-
-@reserve("cuda", "aten::convolution", "aten::_convolution")
-def unfolded_storage(chip: Chip, out: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> tuple[int | None, ...]:
-    """Return the bytes of the storage of a transposed volume: ``slow_conv_transpose3d`` resizes its input's shape."""
-    conv = described(x, *settings)
-    if not conv.transposed or conv.groups > 1 or x.dim() != 5 or not x.numel():
-        return ()
-    is_resized = route(conv, as_image(x), as_image(weight), chip) is Route.COLUMNS
-    return (max(out.nbytes, x.nbytes),) if is_resized else ()
 
 
 def backward_by_cudnn(
