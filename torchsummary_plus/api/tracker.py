@@ -75,14 +75,13 @@ class MemTracker(ContextDecorator):
             self._file /= f"{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt"
         self._stream = stream
         self._population = Population()
-        self._since: tuple[list[Holding], list[Holding]] = [], []
         self._points: list[TrackPoint] = []
         self._modules: list[WatchedModule] = []
 
     def track(self, label: str | None = None) -> TrackPoint:
         """Write and return the changes since the last call; the first call lists all live tensors."""
         self._live_bytes()
-        since, self._since = self._since, ([], [])
+        since, self._population.changes = self._population.changes, ([], [])
         brief = set.intersection(*({id(holding) for holding in holdings} for holdings in since))
         appeared, gone = (  # Without storages that both appeared and disappeared.
             _grouped(each for each in holdings if each.device == str(self.device) and id(each) not in brief)
@@ -164,9 +163,7 @@ class MemTracker(ContextDecorator):
         self.track()
 
     def _live_bytes(self) -> int:
-        appeared, gone = self._population.update()
-        self._since[0].extend(appeared)
-        self._since[1].extend(gone)
+        self._population.update()
         return self._population.live(str(self.device))[1]
 
     def _write(self, point: TrackPoint) -> None:

@@ -54,8 +54,8 @@ class Population:
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._numbers = (0, 0)
-        self._appeared: list[Holding] = []
-        self._gone: list[Holding] = []
+        self.changes: tuple[list[Holding], list[Holding]] = [], []
+        """The storages that have appeared and disappeared; a resized one counts in both."""
         self._collections: list[int] | None = None
         """Collections so far that make objects old, as of the last update."""
 
@@ -65,8 +65,8 @@ class Population:
         sizes = [holding.nbytes for holding in holdings if holding.nbytes and holding.device == device]
         return len(sizes), sum(sizes)
 
-    def update(self) -> tuple[list[Holding], list[Holding]]:
-        """Return the storages that appeared and disappeared since the last call; a resized one counts in both."""
+    def update(self) -> None:
+        """Add to the changes what has appeared and disappeared since the last call."""
         with self._lock:
             self._find()
             for tensor in (ref() for ref in self._tensors.values()):
@@ -83,13 +83,11 @@ class Population:
                 nbytes = None if storage is None else storage.nbytes()
                 if nbytes == holding.nbytes:
                     continue
-                self._gone.append(holding)
+                self.changes[1].append(holding)
                 del self._storages[key]
                 if nbytes is not None:
                     self._storages[key] = ref, replace(holding, nbytes=nbytes)
-                    self._appeared.append(self._storages[key][1])
-            appeared, gone, self._appeared, self._gone = self._appeared, self._gone, [], []
-            return appeared, gone
+                    self.changes[0].append(self._storages[key][1])
 
     def _find(self) -> None:
         """Register the tensors, modules and optimizers that are new, and forget dead tensors."""
@@ -121,7 +119,7 @@ class Population:
         if (ref is not None and ref() is storage) or storage.device.type == "meta":
             return
         if holding is not None:  # Its storage is gone, and this one has its place.
-            self._gone.append(holding)
+            self.changes[1].append(holding)
         holding = Holding(
             shape=tuple(part.shape),
             dtype=dtype_name(part.dtype),
@@ -131,7 +129,7 @@ class Population:
             owner=self._name(part) if leaf is None else f"gradient of {self._name(leaf) or 'a leaf'}",
         )
         self._storages[id(storage)] = weakref.ref(storage), holding
-        self._appeared.append(holding)
+        self.changes[0].append(holding)
 
     def _name(self, tensor: torch.Tensor) -> str:
         """Return a tensor's name in its module or optimizer, all of which are reread if there are new ones; else ""."""
