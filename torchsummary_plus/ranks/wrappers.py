@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -120,24 +120,16 @@ def fsdp_alone(kernels: Any) -> AbstractContextManager[None]:
     return replaced(makers)
 
 
-class Chunks(Sequence[Tensor]):
+class Chunks:
     """The chunks of a parameter, made on demand: a rank needs only two of them, however many ranks there are.
 
     Source: torch/distributed/fsdp/_fully_shard/_fsdp_common.py, ``_chunk_with_empty``; ``torch.chunk``.
     """
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
-        self.tensor, self.number, self.dim = tensor, num_chunks, dim
-        self.size = -(-tensor.size(dim) // num_chunks)
+        self.tensor, self.dim, self.size = tensor, dim, -(-tensor.size(dim) // num_chunks)
 
-    def __len__(self) -> int:
-        return self.number
-
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[place] for place in range(*number.indices(self.number))]
-        if not 0 <= number < self.number:
-            raise IndexError(number)
+    def __getitem__(self, number: int) -> Tensor:
         start = number * self.size
         if start >= self.tensor.size(self.dim) and number:
             return self.tensor.new_empty(0)
