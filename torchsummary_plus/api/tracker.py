@@ -181,7 +181,11 @@ class MemTracker(ContextDecorator):
 
 def _device_memory(device: torch.device) -> DeviceMemory:
     """Return a device's figures; the peak is since the last call, which resets CUDA's peak statistics."""
-    process = _process_bytes()
+    process = None
+    if STATM.exists():
+        import resource
+
+        process = int(STATM.read_text().split()[1]) * resource.getpagesize()
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         peak = torch.cuda.max_memory_allocated(device)
@@ -192,15 +196,6 @@ def _device_memory(device: torch.device) -> DeviceMemory:
         allocated, driver = torch.mps.current_allocated_memory(), torch.mps.driver_allocated_memory()
         return DeviceMemory(allocated, driver, None, None, process)
     return DeviceMemory(process_bytes=process)
-
-
-def _process_bytes() -> int | None:
-    """Return this process's resident memory in bytes; None if the system provides no file for it."""
-    if not STATM.exists():
-        return None
-    import resource
-
-    return int(STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 def _grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
