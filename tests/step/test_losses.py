@@ -1,6 +1,5 @@
 """The loss of a step: by name, module or function, with targets; predictions against real steps."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.parts import of_parts
-from tests.truth.memory_truth import measure_run
+from tests.step.step_parts import truth
 from torchsummary_plus import (
     InputError,
     MemoryEstimate,
@@ -62,21 +61,6 @@ def same(predicted: MemoryEstimate, measured: MemoryEstimate) -> None:
     assert predicted.assumptions[:1] == measured.assumptions[:1]
 
 
-def truth(model: nn.Module, x: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> int:
-    """The peak of a loop as people write it, by torch's profiler."""
-
-    def run() -> None:
-        for _ in range(2):
-            output = model(x)
-            value = loss(output, targets)
-            del output
-            value.backward()
-            del value
-            model.zero_grad()
-
-    return measure_run(run, [*model.parameters(), x, targets])
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_each_named_loss_is_predicted_to_the_byte(name: str) -> None:
     if name == "causal_lm":
@@ -92,9 +76,9 @@ def test_each_named_loss_is_predicted_to_the_byte(name: str) -> None:
 def test_the_step_is_the_one_that_a_loop_runs() -> None:
     x, classes = torch.rand(64, 16), torch.zeros(64, dtype=torch.int64)
     predicted = estimate_memory(net(), input_data=x, loss="cross_entropy")
-    assert predicted.peak_bytes == truth(net(), x, classes, F.cross_entropy)
+    assert predicted.peak_bytes == truth(net(), x, F.cross_entropy, classes)
     weighted = nn.CrossEntropyLoss(label_smoothing=0.1)
-    assert estimate_memory(net(), input_data=x, loss=weighted).peak_bytes == truth(net(), x, classes, weighted)
+    assert estimate_memory(net(), input_data=x, loss=weighted).peak_bytes == truth(net(), x, weighted, classes)
 
 
 LIKE_TORCH: list[tuple[Any, str]] = [
@@ -151,7 +135,7 @@ def test_a_language_models_classes_are_its_last_axis() -> None:
     def flat(scores: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(scores.view(-1, 500), targets.view(-1))
 
-    assert bare.peak_bytes == truth(Tokens(), ids, ids.clone(), flat)
+    assert bare.peak_bytes == truth(Tokens(), ids, flat, ids.clone())
 
 
 class Weighted(nn.Module):

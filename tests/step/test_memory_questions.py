@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.parts import of_parts
+from tests.step.step_parts import truth
 from tests.told import Told
-from tests.truth.memory_truth import measure_run
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import StepError, UnsupportedError
 from torchsummary_plus.step import real_steps
@@ -54,15 +54,6 @@ def by_class(y: Tensor) -> Tensor:
 def linear() -> nn.Linear:
     torch.manual_seed(0)
     return nn.Linear(WIDTH, WIDTH)
-
-
-def truth(model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor]) -> int:
-    def run() -> None:
-        for _ in range(2):
-            loss(model(x)).backward()
-            model.zero_grad()
-
-    return measure_run(run, [*model.parameters(), x])
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, hard, by_class], ids=lambda loss: loss.__name__)

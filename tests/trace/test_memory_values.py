@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.parts import of_parts
+from tests.step.step_parts import truth
 from tests.told import Told
-from tests.truth.memory_truth import measure_run
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError
 from torchsummary_plus.step import real_steps
@@ -58,15 +58,6 @@ def Inner(self, x: Tensor) -> Tensor:
     return self.part(x)
 
 
-def peak_of_two_steps(model: nn.Module, x: Tensor) -> int:
-    def run() -> None:
-        for _ in range(2):
-            model(x).pow(2).mean().backward()
-            model.zero_grad()
-
-    return measure_run(run, [*model.parameters(), x])
-
-
 def loss(y: Tensor) -> Tensor:
     return y.pow(2).mean()
 
@@ -82,7 +73,7 @@ def test_a_real_step_tells_sizes_and_values(build: Callable[[], nn.Module]) -> N
     assert torch.equal(torch.get_rng_state(), generator)
     assert estimate.assumptions
     assert all("taken from a real step" in assumption for assumption in estimate.assumptions)
-    assert abs(estimate.peak_bytes - peak_of_two_steps(model, x)) <= 16
+    assert abs(estimate.peak_bytes - truth(model, x, loss)) <= 16
     on_card = estimate_memory(model, input_data=x, device="cuda", loss=loss)
     assert on_card.assumptions == estimate.assumptions
 
