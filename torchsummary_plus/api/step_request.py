@@ -301,17 +301,20 @@ class StepRequest:
         have = "has" if len(given) == 1 else "have"
         unused = f'{" and ".join(given)} {have} no effect: mode "eval" is a forward alone'
         self.unused = (unused,) if given and options.mode == "eval" else ()
-        self.cudnn = options.cudnn_of(self.device, self.gpu)
         self.is_compiled = rank is None and has_compiled([self.tree.called, self.step.train_step])
         self.compiled = options.compiled  # Whether to estimate the step as compiled.
-        self.chip = None if self.gpu is None else Chip(self.gpu.compute_capability, self.gpu.multiprocessors)
         self.ranked: Ranked | None = None
+        cudnn = options.cudnn_of(self.device, self.gpu)
+        chip = None if self.gpu is None else Chip(self.gpu.compute_capability, self.gpu.multiprocessors)
+        known = chip or (AMPERE if cudnn.card is None else cudnn.card.capability)  # Of this GPU or the installed one.
+        is_cuda = self.backend == "cuda"
+        self.task = Task(self.tree, example, self.step, self.device, known, cudnn, (), for_cuda=is_cuda)
         if rank is not None:
             from ..ranks.process_group import as_rank  # Imported here: it imports torch.distributed.
             from ..ranks.record import Ranked
 
             options.refuse_compiled("with world_size")
-            self.ranked = Ranked(model, as_rank(*rank), self.step, self.device, self.chip or AMPERE)
+            self.ranked = Ranked(model, as_rank(*rank), self.step, self.device, chip or AMPERE)
 
     def trace(
         self, batch: int, tick: Callable[[str], None], highest_draw: bool = False, as_source: bool = False
@@ -325,19 +328,13 @@ class StepRequest:
                 self.tree, log = self.ranked.record(with_batch(self.example, batch), [Ticks(tick, batch)])
             return log
         draws = Draws(seed=0, highest=True) if highest_draw else Draws()
-        task = replace(self.task(batch), listeners=[Ticks(tick, batch)], draws=draws)
+        task = replace(self.task, example=with_batch(self.example, batch))
+        listened = replace(task, listeners=[Ticks(tick, batch)], draws=draws)
         with no_collection():
-            log = log_of_few_layers(task) or record(task)
+            log = log_of_few_layers(listened) or record(listened)
         if as_source or not self.compiled:
             return log
-        return as_compiled(self.task(batch), log, partial(tick, f"compiling for a batch of {batch:,}"))
-
-    def task(self, batch: int) -> Task:
-        """Return the task of recording the step, on the GPU that was named or else the installed one."""
-        card, example = self.cudnn.card, with_batch(self.example, batch)
-        known = self.chip or (AMPERE if card is None else card.capability)
-        is_cuda = self.backend == "cuda"
-        return Task(self.tree, example, self.step, self.device, known, self.cudnn, (), for_cuda=is_cuda)
+        return as_compiled(task, log, partial(tick, f"compiling for a batch of {batch:,}"))
 
     def peak(self, log: MemoryLog) -> int:
         """Return a log's peak in bytes."""
