@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch import nn
@@ -35,15 +34,9 @@ CHECKED = 5
 """Configurations of each recording that the tests predict; ``python -m benchmarks.cuda.truth --compare`` does all."""
 
 
-def traced(*entries: tuple[str, int, int]) -> dict[str, Any]:
-    """A snapshot as torch gives it."""
-    trace = [{"action": action, "addr": address, "size": size, "stream": 0} for action, address, size in entries]
-    return {"device_traces": [trace], "segments": []}
-
-
 def test_a_history_is_reduced_to_sizes_and_order() -> None:
     """An address that is used again is another block; requests to free, snapshots and foreign frees fall away."""
-    snapshot = traced(
+    entries = (
         ("free_completed", 900, 64),
         ("oom", 0, 1 << 40),
         ("segment_alloc", 1000, 2 * MIB),
@@ -54,7 +47,9 @@ def test_a_history_is_reduced_to_sizes_and_order() -> None:
         ("snapshot", 0, 0),
         ("segment_free", 9000, 20 * MIB),
     )
-    assert reduce_history(snapshot) == [[SEGMENT, 2 * MIB], [0, 100], [0, 0], [1, 300], [RELEASED, 20 * MIB]]
+    trace = [{"action": action, "addr": address, "size": size, "stream": 0} for action, address, size in entries]
+    reduced = reduce_history({"device_traces": [trace], "segments": []})
+    assert reduced == [[SEGMENT, 2 * MIB], [0, 100], [0, 0], [1, 300], [RELEASED, 20 * MIB]]
 
 
 @pytest.mark.skipif(since("2.14"), reason="recorded on torch 2.11; later releases choose other kernels")

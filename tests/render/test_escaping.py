@@ -49,10 +49,11 @@ def with_odd_names(result: Any) -> Any:
     return type(result).from_json(json.dumps(data))
 
 
-def results() -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def odd_results() -> dict[str, Any]:
     tracker = MemTracker(stream=io.StringIO(), device="cpu")
     tracker.track("a")
-    return {
+    results = {
         "summary": summary(Net(), (4,), verbose=0, memory="train", style="tree"),
         "flat": summary(Net(), (4,), verbose=0),
         "estimate": estimate_memory(Net(), (4,), optimizer="adam"),
@@ -61,11 +62,7 @@ def results() -> dict[str, Any]:
         "graph": graph(Net(), (4,)),
         "tracker": tracker.report(),
     }
-
-
-@pytest.fixture(scope="module")
-def odd_results() -> dict[str, Any]:
-    return {name: with_odd_names(result) for name, result in results().items()}
+    return {name: with_odd_names(result) for name, result in results.items()}
 
 
 def texts(result: Any) -> dict[str, str]:

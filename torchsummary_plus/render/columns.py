@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache, partial
 
 from ..formats.table import Cell, Value
@@ -25,29 +24,22 @@ def _reads(layout: Layout) -> dict[int, dict[str, None]]:
     flow, rows = layout.report.flow, layout.report.rows
     if flow is None:
         return {}
-    around = {row.index: row.parent for row in rows}
+    lineage: dict[int | None, list[int]] = {None: []}  # Of each row: itself and the rows around it.
+    for row in rows:
+        lineage[row.index] = [row.index, *lineage[row.parent]]
     called = [index for index in layout.names if rows[index].called]
-    groups = {above for index in called for above in _with_those_around(around[index], around)}
+    groups = {above for index in called for above in lineage[rows[index].parent]}
     read: dict[int, dict[str, None]] = {row.index: {} for row in rows if row.called or row.index in groups}
     inputs = sum(owner == -1 for owner in flow.owners)
     for source, target in edges_between(flow, layout.home, set(layout.names) - groups):
         if target == OUTPUT:
             continue
-        outside = set(_with_those_around(source, around)) if source >= 0 else set()
+        outside = lineage.get(source, [])
         given = "input" if inputs == 1 else f"input {OUTPUT - source}"
-        for index in _with_those_around(target, around):
+        for index in lineage[target]:
             if index not in outside:
                 read[index][layout.names[source] if source >= 0 else given] = None
     return read
-
-
-def _with_those_around(index: int | None, around: Mapping[int, int | None]) -> list[int]:
-    """Return a row and all rows around it."""
-    rows = []
-    while index is not None:
-        rows.append(index)
-        index = around[index]
-    return rows
 
 
 def _memory(name: str, heading: str, about: str, by_default: bool = False) -> Column:

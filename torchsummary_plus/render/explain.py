@@ -477,9 +477,8 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
     without_shape = f"{lazy:,} without a shape" if lazy else ""
     params = _whole("parameters", top, own, inside, without_shape)
     work = _whole("mult_adds", top, own, inside, _operators(top.unknown_ops)) if top.called else []
-    sizes = {_itemsize(dtype) for row in rows if row.layer for _, _, dtype in row.layer.parameters}
-    if top.total_params and len(sizes) == 1:
-        own["parameter_bytes"] = _parameter_bytes(top.total_params, sizes.pop())
+    if top.total_params:
+        own.update({step.name: step for step in _parameter_bytes(top.total_params, rows)})
 
     def named(*starts: str) -> list[ExplainedFigure]:
         return [step for name, step in own.items() if name.startswith(starts)]
@@ -545,14 +544,15 @@ def _parameter_steps(layer: Layer) -> Iterator[ExplainedFigure]:
     whole = _figure("parameters", layer, layer.numel) or total(*counts.values())
     counted = "" if row.num_params == layer.numel else f"({row.num_params:,} of them counted in this row)"
     yield ExplainedFigure("parameters", "Parameters", whole, counted)
-    sizes = {_itemsize(dtype) for _, _, dtype in row.layer.parameters}
+    yield from _parameter_bytes(layer.numel, [row])
+
+
+def _parameter_bytes(count: int, rows: Sequence[Row]) -> Iterator[ExplainedFigure]:
+    """Yield the bytes of so many parameters, if the elements of all those in the rows have one size."""
+    sizes = {_itemsize(dtype) for row in rows if row.layer for _, _, dtype in row.layer.parameters}
     if len(sizes) == 1:
-        yield _parameter_bytes(layer.numel, sizes.pop())
-
-
-def _parameter_bytes(count: int, itemsize: int) -> ExplainedFigure:
-    nbytes = product(count, itemsize)
-    return ExplainedFigure("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
+        nbytes = product(count, sizes.pop())
+        yield ExplainedFigure("parameter_bytes", "Bytes of parameters", nbytes, in_words(nbytes.value))
 
 
 def _call_steps(layer: Layer) -> Iterator[ExplainedFigure]:
