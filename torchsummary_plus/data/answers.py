@@ -14,28 +14,20 @@ MOST = 2  # How many reasons, operators or assumptions a sentence names.
 OF_RANK = "one rank of many on CUDA"
 FREES_CACHE = "the step fits on the GPU only because the allocator frees its cache"  # How two assumptions begin.
 
-REASONS = (
+WORDS = (
     (r"cuDNN workspaces estimated from .*CPU build.*",
-     "cuDNN's workspace comes from a table here; a CUDA build of torch asks cuDNN"),
-    (r"cuDNN workspaces estimated from .*", "cuDNN's workspace comes from a table"),
-    (r"cuDNN workspaces without the GPU.*", "cuDNN's choice of kernels needs the GPU itself"),
-    (re.escape(COMPILED), "torch's compiler may keep more or less than the uncompiled code"),
-    (re.escape(COMPILED_ON_CUDA), "compiled steps have been compared with simulated GPUs only"),
-    (re.escape(OF_RANK) + ".*", "one rank of many has been compared with published figures only"),
-    (r"(\S+): (scratch memory known to within \S+)", r"\1: \2"),
+     "cuDNN's workspace comes from a table here; a CUDA build of torch asks cuDNN", ""),
+    (r"cuDNN workspaces estimated from .*", "cuDNN's workspace comes from a table", ""),
+    (r"cuDNN workspaces without the GPU.*", "cuDNN's choice of kernels needs the GPU itself", ""),
+    (re.escape(COMPILED), "torch's compiler may keep more or less than the uncompiled code", ""),
+    (re.escape(COMPILED_ON_CUDA), "compiled steps have been compared with simulated GPUs only", ""),
+    (re.escape(OF_RANK) + ".*", "one rank of many has been compared with published figures only", ""),
+    (r"(\S+): (scratch memory known to within \S+)", r"\1: \2", ""),
+    (r"targets of .*, of ([\d,]+) classes.*", "", r"\1 classes"),
+    (r"targets of .*|cuDNN [\d.]+ queried .*", "", ""),
+    ("|".join([re.escape(TUNED), re.escape(AS_COMPILED), re.escape(FREES_CACHE) + ".*"]), "", ""),
 )  # fmt: skip
-"""Assumptions that widen the range of a peak, and the reasons in a reader's words."""
-
-SHORT = (
-    *((pattern, "") for pattern, _ in REASONS),
-    (re.escape(FREES_CACHE) + ".*", ""),
-    (re.escape(TUNED), ""),
-    (r"cuDNN [\d.]+ queried .*", ""),
-    (r"targets of .*, of ([\d,]+) classes.*", r"\1 classes"),
-    (r"targets of .*", ""),
-    (re.escape(AS_COMPILED), ""),
-)
-"""Assumptions that are said otherwise or go without saying (""), and shorter words for others."""
+"""Assumptions, the reasons why they widen the range of a peak, and how they are listed; "" where they aren't."""
 
 
 def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> list[str]:
@@ -50,7 +42,7 @@ def caveats(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> l
 
 def reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> str:
     """Return why a peak is not exact; "" if nothing is known to make it so."""
-    why = [words for words in (_in_words(line, REASONS) for line in assumptions) if words is not None]
+    why = [reason for line in assumptions if (reason := _in_words(line)[0])]
     by_cudnn = any("cuDNN" in words for words in why)
     names = [name for name, _ in unknown if name != SECOND_ORDER and not (by_cudnn and "convolution" in name)]
     if names:
@@ -62,19 +54,19 @@ def reasons(unknown: Sequence[tuple[str, int]], assumptions: Sequence[str]) -> s
 
 def assumed(assumptions: Sequence[str], where: str = "assumptions") -> list[str]:
     """Return the sentence on the first assumptions that a reader may want to change, if any; ``where`` has all."""
-    short = [_in_words(line, SHORT) for line in assumptions]
-    said = [line if words is None else words for line, words in zip(assumptions, short)]
-    shown = [one_line(words) for words in dict.fromkeys(said) if words]
+    shown = [one_line(words) for words in dict.fromkeys(_in_words(line)[1] for line in assumptions) if words]
     if not shown:
         return []
     more = f"; and {len(shown) - MOST:,} more, see {where}" if len(shown) > MOST else ""
     return [f"Assumed: {'; '.join(shown[:MOST])}{more}."]
 
 
-def _in_words(assumption: str, table: Sequence[tuple[str, str]]) -> str | None:
-    """Return an assumption in the words of the first pattern that it matches; None if there is none."""
-    matches = ((re.fullmatch(pattern, assumption), words) for pattern, words in table)
-    return next((match.expand(words) for match, words in matches if match is not None), None)
+def _in_words(assumption: str) -> tuple[str, str]:
+    """Return an assumption as a reason, and as it is listed, by the first pattern that it matches."""
+    matches = ((re.fullmatch(pattern, assumption), words) for pattern, *words in WORDS)
+    said = (tuple(map(match.expand, words)) for match, words in matches if match is not None)
+    reason, short = next(said, ("", assumption))
+    return reason, short
 
 
 def listed(names: Sequence[str]) -> str:
