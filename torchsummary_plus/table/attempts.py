@@ -370,22 +370,15 @@ class Embeddings(Listener):
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise :class:`NeedsIntegerError` for a sized input, RuntimeError for any other floating-point index."""
-        if id(func) in _EMBEDDINGS and args[1].is_floating_point():
+        if func in _EMBEDDINGS and args[1].is_floating_point():
             index = self.inputs.get(args[1].untyped_storage()._cdata)
             if index is not None:
                 raise NeedsIntegerError(index)
             raise RuntimeError(f"Expected indices of scalar types Long, Int; got {args[1].dtype} for an embedding")
 
 
-_EMBEDDINGS = frozenset(
-    id(operator.default)
-    for operator in (
-        torch.ops.aten.embedding,
-        torch.ops.aten._embedding_bag,
-        torch.ops.aten._embedding_bag_forward_only,
-    )
-)
-"""Keyed by id: operators are slow to hash, and every operator of a pass is looked up."""
+_LOOKUPS = "embedding", "_embedding_bag", "_embedding_bag_forward_only"
+_EMBEDDINGS = frozenset(getattr(torch.ops.aten, name).default for name in _LOOKUPS)
 
 
 def materialised(tree: ModuleTree, example: Example) -> ModuleTree:
