@@ -67,6 +67,10 @@ REPLACED = {
         "class Memory:\n    last, rows = big(), [big()]",
         end="Memory.last = Memory.last * 0.5; Memory.rows = [Memory.last[0] * 2]",
     ),
+    "a global that the forward makes": Program(
+        "def use(self, hidden):\n    global made; made = hidden * 2; return hidden\nKeeper.use, model = use, Keeper()\n"
+        "look = lambda: 'made' in globals()"
+    ),
     "named tuples in a full deque": Program(
         "Pair = collections.namedtuple('Pair', 'state info')\n"
         "memory = collections.deque([Pair(big(), {'h': big()}) for _ in range(4)], maxlen=4)",

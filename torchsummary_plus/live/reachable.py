@@ -32,8 +32,6 @@ _HOLDERS = (Tensor, dict, list, tuple, set, frozenset, deque)
 _CODE = (FunctionType, type, ModuleType, CACHED, torch.jit.ScriptModule, compat.DataLoaderIterator)
 
 Kind = TypeVar("Kind")
-Place = tuple[Any, Any, Any]
-"""A dictionary, closure's cell, class or function, the key or attribute, and the value there."""
 _EMPTY = object()
 
 
@@ -47,7 +45,8 @@ class Names:
 
     def __init__(self, copier: Copier) -> None:
         self.copier = copier
-        self.places: list[Place] = []
+        self.places: list[tuple[Any, Any, Any]] = []
+        """A dictionary, closure's cell, class or function, the key or attribute, and the value there."""
         self.classes: dict[type, dict[str, Any]] = {}
         """Classes whose attributes code may set, and the attributes."""
         self.caches: list[Any] = []
@@ -187,6 +186,7 @@ class Names:
                         self._in_code(module)
             if is_shared:
                 self._add(namespace, namespace, named)
+                self.places += [(namespace, name, _EMPTY) for name in named - namespace.keys()]  # It may set these.
         elif package_of(function) in self._packages:
             self._later.append(partial(self._in_installed, namespace, named, attributes))
 
