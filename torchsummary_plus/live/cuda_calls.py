@@ -248,9 +248,6 @@ def numbers_named() -> AbstractContextManager[None]:
         def __instancecheck__(cls, value: Any) -> bool:
             return isinstance(value, own)
 
-        def __subclasscheck__(cls, kind: type) -> bool:
-            return issubclass(kind, own)
-
         def __eq__(cls, other: Any) -> bool:
             return other is cls or other is own
 

@@ -65,7 +65,7 @@ def global_state_kept(draws: bool = False) -> Iterator[None]:
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     numpys = sys.modules.get("numpy.random")
     numpys_state = None if numpys is None else numpys.get_state()
-    outer = _own.generator
+    outer = getattr(_own, "generator", None)
     if not draws:
         _own.generator = torch.Generator().set_state(rng_state())
     try:
@@ -277,17 +277,12 @@ class signals_held:
             raise
 
 
-class _Own(threading.local):
-    """The generator of this thread's pass, if it has one; its state is what counts."""
-
-    generator: torch.Generator | None = None
-
-
-_own = _Own()
+_own = threading.local()
+"""``generator`` is that of this thread's pass, if it has one; its state is what counts."""
 
 
 def _current() -> torch.Generator:
-    return torch.default_generator if _own.generator is None else _own.generator
+    return getattr(_own, "generator", None) or torch.default_generator
 
 
 def rng_state() -> torch.Tensor:
@@ -302,7 +297,7 @@ def seed(number: int) -> torch.Generator:
 
 def drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call an operator; one that draws from the CPU's generator draws from the pass's own state."""
-    own = _own.generator
+    own = getattr(_own, "generator", None)
     if own is None or not draws(func) or kwargs.get("generator") is not None:
         return func(*args, **kwargs)
     taking = taking_generator(func)
