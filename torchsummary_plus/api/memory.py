@@ -224,10 +224,10 @@ def max_batch_size(
 
     The memory is that of ``gpu`` if one is named in its place, else 24 GiB. Two traces, at batch sizes 2 and 3, are
     extrapolated and replayed. The predicted batch and the next one are then traced as well; if they differ from the
-    prediction the search continues, up to six traces (twelve if they leave the answer open by more than 0.1 %) and
-    a batch of 16,777,216. With ``compiled`` a second search begins at its answer, with the compiled step. With
-    ``input_data``, tensors whose first axis is the batch grow by repetition. Other arguments and errors are those of
-    :func:`estimate_memory`, except that the default device is CUDA.
+    prediction the search continues until both are traced, or to a batch of 16,777,216. With ``compiled`` a second
+    search begins at its answer, with the compiled step. With ``input_data``, tensors whose first axis is the batch grow
+    by repetition. Other arguments and errors are those of :func:`estimate_memory`, except that the default device is
+    CUDA.
 
     >>> from torch import nn
     >>> limit = max_batch_size(nn.Linear(1024, 1024), (1024,), 1 << 24, device="cpu", optimizer="sgd")
@@ -317,7 +317,6 @@ def max_context(
         search = Search(
             lambda prompt: request(prompt).trace(batch_size, tick, highest_draw=True),
             *first.limits(memory),
-            proves=True,
         )
         tokens = search.run()
         counts = (max(count, search.smallest) for count in (tokens, tokens + 1))

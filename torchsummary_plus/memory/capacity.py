@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from math import lcm, prod
 from operator import mul
 from typing import Any
@@ -19,17 +18,11 @@ from .estimate import IN_PIECES
 LARGEST_BATCH = 1 << 24
 """Upper limit of the search."""
 
-MOST_TRACES = 6
-"""Most traces of a search, for any model, unless they leave the answer open or it must be confirmed."""
+PATIENCE = 6
+"""Traces after which a guess that did not fit is followed by the middle between the limits."""
 
-MOST_BISECTED = 12
-"""Most traces of a search that bisects because the first ones leave the answer open."""
-
-OPEN = 0.001
-"""How far the smallest batch known not to fit may exceed the largest that fits, as a share of the latter."""
-
-WIDE = 0.1
-"""The same share from which on a guess is returned rather than the largest traced batch that fits."""
+NARROW = 0.001
+"""The width of a range, as a share of the peak, up to which it is not told."""
 
 MOST_SHARED = 3
 """Most traces of a search that begins with the logs of another GPU."""
@@ -162,7 +155,7 @@ class ContextLimit(Printed):
 
 def peak_words(peak: int, usable: int, least: int, most: int) -> str:
     """Return a peak of the usable bytes, and its range unless that is narrow, in words."""
-    is_wide = most - least > OPEN * peak
+    is_wide = most - least > NARROW * peak
     ends = f", between {in_common_unit(least)} and {in_common_unit(most)}" if is_wide else ""
     return f"{in_common_unit(peak, usable)} usable{ends}"
 
@@ -182,18 +175,16 @@ Spare = Callable[[MemoryLog], int]
 class Search:
     """Searches for the largest batch whose log fits.
 
-    ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free. With
-    ``proves`` it goes on after ``MOST_TRACES`` until the answer and the next batch are traced. The first batches are
-    ``start`` and the next one.
+    ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free. The
+    first batches are ``start`` and the next one.
     """
 
-    def __init__(self, trace: Trace, fits: Fits, spare: Spare, proves: bool = False, start: int = 2) -> None:
+    def __init__(self, trace: Trace, fits: Fits, spare: Spare, start: int = 2) -> None:
         self._start = start
         self._trace = trace
         self._fits = fits
         self._spare = cache(lambda batch: spare(self.logs[batch]))
         """The bytes that the peak of a traced batch leaves free."""
-        self._proves = proves
         self.logs: dict[int, MemoryLog] = {}
         """The traced logs, by batch."""
         self._fitting: dict[int, bool] = {}
@@ -201,28 +192,19 @@ class Search:
         """The smallest batch that runs: batch normalisation, for one, may need two values."""
 
     def run(self) -> int:
-        """Return the largest batch that fits, 0 if the smallest that runs does not.
+        """Return the largest batch that fits, 0 if the smallest that runs does not; it and the next one are traced.
 
         Two small traces give a first guess. The guess and the batch after it are traced, which improves the next guess.
-        After ``MOST_TRACES`` the largest traced batch that fits is returned, unproved; while that is open by more than
-        ``OPEN``, the search goes on up to ``MOST_BISECTED`` traces, halving the interval after each guess that did not
-        fit. The last guess is then returned if that is open by more than ``WIDE`` and two traces scale to it.
         """
         self._add(self._start)
         if self.high > self._start:
             self._add(self._start + 1)
         halves = False  # Whether the last trace halved the interval between the limits.
         while self.high - self.low > 1:
-            guess = self._guess()
-            if len(self.logs) < MOST_TRACES:
-                self._add(max(guess, self.low + 1))
-            elif self._proves or (self._is_open() and len(self.logs) < MOST_BISECTED):
-                guess = max(guess, self.low + 1)
-                halves = not halves and next(reversed(self.logs)) == self.high
-                self._add((self.low + self.high) // 2 if halves or not self._scales_to(guess) else guess)
-            else:
-                is_guessed = self.low == 0 or (self._is_open(WIDE) and self._scales_to(guess))
-                return guess if is_guessed else self.low
+            guess = max(self._guess(), self.low + 1)
+            is_late = len(self.logs) >= PATIENCE
+            halves = is_late and not halves and next(reversed(self.logs)) == self.high
+            self._add((self.low + self.high) // 2 if halves or (is_late and not self._scales_to(guess)) else guess)
         return self.low
 
     @property
@@ -235,25 +217,17 @@ class Search:
         """The largest batch below it that is known to fit."""
         return max((batch for batch, fits in self._fitting.items() if fits and batch < self.high), default=0)
 
-    def _is_open(self, share: float = OPEN) -> bool:
-        return self.high - self.low > share * self.low
-
     def log(self, batch: int) -> MemoryLog:
         """Return a batch's log: traced, or extrapolated from the nearest traces with the same events.
 
-        They are a line or parabola that predicts one more trace, else the nearest. Around a kink only two traces are
-        used; three traces not on a line are taken for a parabola.
+        Three traces are taken for a parabola. Of more, which may lie around a kink, only two are used.
         """
         if batch in self.logs:
             return self.logs[batch]
         near = self._near(batch)
-        alike = {traced: self.logs[traced] for traced in near if scales(self.logs[near[0]], self.logs[traced])}
-        for count in (2, 3):
-            points = dict(islice(alike.items(), count))
-            beyond = next(islice(alike, count, None), None)
-            if beyond is not None and at_batch(points, beyond).events == alike[beyond].events:
-                return at_batch(points, batch)
-        return at_batch(alike if len(alike) == 3 else dict(islice(alike.items(), 2)), batch)
+        alike = [traced for traced in near if scales(self.logs[near[0]], self.logs[traced])]
+        count = 3 if len(alike) == 3 else 2
+        return at_batch({traced: self.logs[traced] for traced in alike[:count]}, batch)
 
     def _add(self, batch: int) -> None:
         try:
@@ -265,23 +239,11 @@ class Search:
         self._fitting[batch] = batch >= self.smallest and self._fits(self.logs[batch])
 
     def _guess(self) -> int:
-        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
-        if self.high - self.low <= 1:
-            return self.low
+        """Return the largest batch predicted to fit, between the known limits."""
         if self.low == 0:
             return self.smallest
-        first, second = self._near(self.low)[:2]
-        grows = (self._spare(first) - self._spare(second)) / (second - first)
-        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
-        start = min(max(start, self.low), self.high - 1)
-
-        @cache
-        def fits(batch: int) -> bool:
-            return self.low >= batch or (batch < self.high and self._predicts_fit(batch))
-
-        if fits(start):  # Found in growing steps from there.
-            return start + largest(lambda step: fits(start + step))
-        return start - 1 - largest(lambda step: not fits(start - step))
+        low, high, fits = self.low, self.high, cache(self._predicts_fit)
+        return low + largest(lambda step: low + step < high and fits(low + step))
 
     def _near(self, batch: int) -> list[int]:
         """Return the traced batches, nearest by ratio first."""
@@ -331,6 +293,25 @@ class SharedSearch(Search):
                 return known
             guess -= int(NEAR * guess)  # Kernels or the allocator have disappointed the guess before.
         return known or guess
+
+    def _guess(self) -> int:
+        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
+        if self.high - self.low <= 1:
+            return self.low
+        if self.low == 0:
+            return self.smallest
+        first, second = self._near(self.low)[:2]
+        grows = (self._spare(first) - self._spare(second)) / (second - first)
+        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
+        start = min(max(start, self.low), self.high - 1)
+
+        @cache
+        def fits(batch: int) -> bool:
+            return self.low >= batch or (batch < self.high and self._predicts_fit(batch))
+
+        if fits(start):  # Found in growing steps from there.
+            return start + largest(lambda step: fits(start + step))
+        return start - 1 - largest(lambda step: not fits(start - step))
 
 
 def largest(fits: Callable[[int], bool]) -> int:

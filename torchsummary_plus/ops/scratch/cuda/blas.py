@@ -21,7 +21,7 @@ from ....data.capability import Capability, Chip
 from ....data.units import MIB, round_up
 from ....live.compat import since
 from ...shapes.registry import is_dense
-from ..registry import UNKNOWN, Alloc, AtMost, Handle, Result, Timeline, scratch
+from ..registry import UNKNOWN, Alloc, AtMost, Handle, Timeline, scratch
 
 PRODUCTS = frozenset(
     f"aten::{name}"
@@ -206,5 +206,5 @@ def grouped(chip: Chip, out: Any, a: Any, b: Any, offs: Any = None, *_: Any, **_
         return cublas(chip, a, b)
     groups = next((len(factor) for factor in (a, b) if factor.dim() == 3), 0) or len(offs)
     arguments = 3 * POINTER * round_up(groups, 2) + (STRIDES + SIZES) * groups
-    timeline = Result(0), Alloc(arguments), Alloc(MAPS * chip.multiprocessors)
-    return timeline if chip == HOPPER else AtMost(3 * timeline[2].nbytes, timeline)
+    timeline = Alloc(arguments), Alloc(MAPS * chip.multiprocessors)
+    return timeline if chip == HOPPER else AtMost(3 * timeline[1].nbytes, timeline)

@@ -14,45 +14,39 @@ import torch
 
 from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
-from ..allocations import INT64, results
+from ..allocations import INT64
 from ..registry import DOUBT, OLDEST, AtMost, Handle, Register, Timeline, reserve, scratch
+from .reductions import pairs
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
 SORT = 8 * MIB
 """The most that CUB's sort of short keys needs besides copies: counters for each thread of the largest GPUs."""
-SCALED = 32 * MIB
-"""More than CUTLASS's tiles of 64 KiB for two blocks of each multiprocessor, by which it multiplies float8."""
-SOLVER = 32 * MIB
-"""What cuSOLVER is granted besides for matrices of any size; on an H200 it took 3 MiB for small ones."""
+LIBRARY = 32 * MIB
+"""What cuLIBRARY is granted besides for matrices of any size; on an H200 it took 3 MiB for small ones.
+
+It is more than CUTLASS's tiles of 64 KiB for two blocks of each multiprocessor, by which it multiplies float8.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """At most ``factor`` times the operands' bytes, and so many int64 ``indices`` for each of their elements.
+    """At most ``factor`` times the arguments' and results' elements, of 8 bytes at least, and ``least`` bytes on top.
 
-    The operands are the arguments at the positions ``of``, by default all arguments and results. ``least`` are bytes on
-    top; an operator that ``multiplies`` may also be the first to take cuBLAS's workspace.
+    An operator that ``multiplies`` may also be the first to take cuBLAS's workspace.
     """
 
     factor: int
-    indices: int = 0
-    of: tuple[int, ...] = ()
-    least: int = MIB
+    least: int = SORT
     multiplies: bool = False
-    broadcasts: bool = False
-    """Whether the operands are as large as the tensor that they are broadcast to."""
 
-    def __call__(self, out: Any, *args: Any, **kwargs: Any) -> AtMost:
+    def __call__(self, *call: Any, **kwargs: Any) -> AtMost:
         """Return the bound of a call."""
-        operands = list(all_tensors([args[place] for place in self.of] if self.of else (out, args, kwargs)))
-        count = torch.broadcast_shapes(*(tensor.shape for tensor in operands)).numel() if self.broadcasts else 0
-        each = ((max(tensor.numel(), count), self.factor * tensor.element_size()) for tensor in operands)
-        nbytes = sum(number * (size + self.indices * INT64) for number, size in each)
-        return AtMost(nbytes + self.least, multiplies=self.multiplies)
+        nbytes = sum(tensor.numel() * max(INT64, tensor.element_size()) for tensor in all_tensors((call, kwargs)))
+        return AtMost(self.factor * nbytes + self.least, multiplies=self.multiplies)
 
 
 BOUNDS: dict[Bound, tuple[str, ...]] = {
-    Bound(DOUBT, least=SOLVER, multiplies=True): (
+    Bound(DOUBT, least=LIBRARY, multiplies=True): (
         *("triangular_solve", "linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "linalg_cholesky_ex"),
         *("linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_ldl_factor_ex"),
         *("linalg_ldl_solve", "_linalg_solve_ex", "linalg_inv_ex", "_linalg_det", "_linalg_slogdet"),
@@ -66,39 +60,28 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("_flash_attention_forward", "_flash_attention_backward"),
         *("_efficient_attention_forward", "_efficient_attention_backward"),
     ),
-    Bound(1, least=SCALED, multiplies=True): (
+    Bound(1, least=LIBRARY, multiplies=True): (
         *("_scaled_mm", "_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
     ),
-    Bound(6, least=SORT): ("randperm",),
-    Bound(4, least=SORT): ("multinomial",),
-    Bound(DOUBT): ("renorm",),
-    Bound(3, indices=3, least=SORT): (
+    Bound(DOUBT): (
         *("median", "nanmedian", "mode", "_unique", "_unique2", "unique_consecutive", "unique_dim"),
-    ),
-    Bound(3, indices=4, of=(1,), least=SORT): ("embedding_renorm_",),
-    Bound(1, indices=4): ("count_nonzero", "count_nonzero.dim_IntList"),
-    Bound(2, indices=1): (
-        *("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar", "ldexp.Tensor"),
+        *("randperm", "renorm", "count_nonzero", "count_nonzero.dim_IntList"),
     ),
     Bound(4): (
-        *("segment_reduce", "_segment_reduce_backward"),
+        *("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar", "ldexp.Tensor"),
+        *("multinomial", "segment_reduce", "_segment_reduce_backward", "logsumexp", "repeat_interleave.Tensor"),
         *("_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor"),
+        *("soft_margin_loss", "soft_margin_loss_backward", "_weight_int8pack_mm"),
     ),
-    Bound(3, indices=1): ("logsumexp",),
-    Bound(2, indices=2, of=(0,)): ("repeat_interleave.Tensor",),
-    Bound(3): ("soft_margin_loss", "soft_margin_loss_backward", "_weight_int8pack_mm"),
     Bound(2): (
         *("bernoulli", "bernoulli_.Tensor", "_batch_norm_with_update", "batch_norm_backward"),
         *("_native_batch_norm_legit", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_no_training"),
-    ),
-    Bound(1): (
         *("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "nonzero_static", "unfold_backward"),
         *("max_unpool2d", "max_unpool3d", "equal", "multi_margin_loss", "multi_margin_loss_backward", "huber_loss"),
         *("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
         *("histc", "index_reduce", "index_reduce_"),
         *("logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper"),
     ),
-    Bound(3, broadcasts=True): ("dist", "allclose"),
 }
 """The operators that have each bound, by their names in ``aten``."""
 
@@ -110,6 +93,7 @@ def _bounds(*names: str) -> Register:
 
 for _bound, _names in BOUNDS.items():
     _bounds(*_names)(_bound)
+_bounds("embedding_renorm_")(lambda out, weight, indices, *_: Bound(DOUBT)(indices))
 
 
 @_bounds(
@@ -129,14 +113,14 @@ def in_rows(out: Any, *args: Any, **_: Any) -> Timeline | AtMost:
     """Nothing for row-major tensors; others are copied, and results that are not row-major computed apart."""
     operands = list(all_tensors((out, args)))
     is_plain = all(tensor.is_contiguous() for tensor in operands)
-    return results(out) if is_plain else AtMost(sum(tensor.nbytes for tensor in operands), results(out))
+    return () if is_plain else AtMost(sum(tensor.nbytes for tensor in operands))
 
 
 @_bounds("_linalg_eigh")
 def eigenvalues(out: Any, x: Any, *_: Any, **__: Any) -> AtMost:
     """As other solvers, and room for each small matrix: on an H200, up to 385,200 bytes in float32."""
     each = MIB // 4 * x.element_size() if x.shape[-1] <= 32 else 0
-    return AtMost(2 * DOUBT * x.nbytes + each * prod(x.shape[:-2]) + SOLVER, multiplies=True)
+    return AtMost(2 * DOUBT * x.nbytes + each * prod(x.shape[:-2]) + LIBRARY, multiplies=True)
 
 
 @_bounds("_cdist_forward")
@@ -152,6 +136,12 @@ def distances_backward(out: Any, *args: Any) -> AtMost:
     operands = all_tensors((out, args))
     rows = max(tensor.shape[-2] for tensor in operands if tensor.dim() > 1)
     return AtMost(sum(tensor.nbytes for tensor in operands) + DOUBT * rows * out.nbytes + MIB)
+
+
+@_bounds("dist", "allclose")
+def compared(out: Any, x: Any, y: Any, *_: Any, **__: Any) -> AtMost:
+    """Each pair of elements, in a few copies."""
+    return AtMost(3 * pairs(x, y) * (x.element_size() + y.element_size()) + MIB)
 
 
 @_bounds("mvlgamma")

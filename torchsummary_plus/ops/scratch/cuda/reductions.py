@@ -21,7 +21,7 @@ from ....data.capability import Chip
 from ....data.units import ceil_div, power_of_two_below
 from ...backends import HALVES
 from ...shapes.registry import order_of_axes, preserved_strides
-from ..allocations import Allocations, copies, joined, results
+from ..allocations import Allocations, copies, joined
 from ..registry import Alloc, AtMost, Timeline, reserve, scratch
 
 WARP = 32
@@ -171,7 +171,7 @@ def place_of_extreme(chip: Chip, out: Any, tensor: Any, dim: int | None = None, 
     copied = () if dim is not None else copies(tensor)
     read = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") if copied else tensor
     staging = timeline(chip, read, axes_of(dim), out.dtype, _indexed(tensor.dtype))
-    return joined(results(out), copied, staging)
+    return joined(copied, staging)
 
 
 @scratch("cuda", "aten::max", "aten::min", "aten::aminmax")

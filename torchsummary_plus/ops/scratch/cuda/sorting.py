@@ -20,7 +20,7 @@ import torch
 from ....data.capability import Chip
 from ....data.units import MIB, ceil_div, round_up
 from ...shapes.registry import is_dense
-from ..allocations import INT64, Allocations, buffers, copied, copies, flattened, joined, results
+from ..allocations import INT64, Allocations, buffers, copied, copies, flattened, joined
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
 from ..registry import DOUBT, OLDEST, Alloc, AtMost, Result, Timeline, reserve, scratch
 
@@ -38,9 +38,8 @@ def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Timeline:
         return ()
     length, key, count = int(x.shape[dim]), x.element_size(), x.numel()
     if length <= SMALL:
-        return Result(0), Result(1), Alloc(INT64 * length)
+        return (Alloc(INT64 * length),)
     steps, is_permuted = Allocations(), x.stride(dim) != 1
-    steps.result(0, 1)
     if is_permuted or not is_dense(x):
         steps.buffer(x.nbytes)
     if is_permuted and is_dense(x):
@@ -77,9 +76,8 @@ def topk(
 ) -> Timeline | AtMost:
     """A contiguous copy and the search; the order of more than 4,096 elements of a slice has a bound."""
     if not x.dim() or not x.numel():
-        return results(out)
-    searched = search(chip, x.numel(), int(x.shape[dim]), x.element_size())
-    timeline = joined(results(out), copies(x), searched)
+        return ()
+    timeline = joined(copies(x), search(chip, x.numel(), int(x.shape[dim]), x.element_size()))
     if ordered and k > SMALL:
         return AtMost(5 * (out[0].nbytes + out[1].nbytes) + MIB, timeline)
     return timeline
