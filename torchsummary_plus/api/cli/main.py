@@ -46,23 +46,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr), plain_warnings():  # The model's own prints are not of the answer.
             text, over_budget = run(arguments)
-    except InputError as error:
-        return fail(error, 2)
-    except ForwardError as error:
+    except SummaryError as error:
         sizes = getattr(arguments, "sizes", ())
-        if len(sizes) > 1 and all(map(str.isdecimal, sizes)):  # Probably meant as one size.
+        if isinstance(error, ForwardError) and len(sizes) > 1 and all(map(str.isdecimal, sizes)):  # Meant as one size?
             which = f"these are {len(sizes)} inputs of one axis each; the axes of one input are separated by commas"
             error.hint = f"{which}: {','.join(sizes)}"
-        return fail(error, 1)
-    except SummaryError as error:
-        return fail(error, 1)
+        return fail(error, 2 if isinstance(error, InputError) else 1)
     except SystemExit as error:
         return fail(BuildError(f"the code of MODEL called sys.exit({error.code!r}){CURE_OF_EXIT}"), 1)
     return show(text) or (fail(over_budget, OVER_BUDGET) if over_budget else 0)
 
 
 def fail(error: SummaryError | str, code: int) -> int:
-    """Print an error to stderr and return the exit code."""
+    """Print an error or a warning to stderr and return the exit code."""
     print(f"torchsummary-plus: {printable(visible(str(error)), sys.stderr)}", file=sys.stderr)
     return code
 
@@ -86,7 +82,7 @@ def plain_warnings() -> Iterator[None]:
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **others: Any) -> None:
         if issubclass(category, LeftOutWarning):
-            print(f"torchsummary-plus: {printable(visible(str(message)), sys.stderr)}", file=sys.stderr)
+            fail(str(message), 0)
         else:
             shown(message, category, *where, **others)
 
