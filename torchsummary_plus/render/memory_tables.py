@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -213,19 +214,14 @@ def _row(label: str, name: str, nbytes: int, share: float | None = None, words: 
 def _modules(estimate: Estimate, fields: tuple[Field, ...], depth: int | None, nested: bool) -> Iterator[TableRow]:
     """Yield a row per module; modules deeper than ``depth`` are folded into the row above, which preserves sums."""
     modules = estimate.by_module
-    levels, home = [0], [0]
-    for index, parent in enumerate(parents([module.path for module in modules])):
-        if index:
-            levels.append(levels[parent] + 1)
-            home.append(home[parent] if depth is not None and levels[index] > depth else index)
-    sums: dict[int, list[int]] = {}
-    for index, module in enumerate(modules):
-        own = [MODULE_COLUMNS[field.name][1](module) for field in fields]
-        if home[index] == index:
-            sums[index] = own
-        else:
-            above = sums[home[index]]
-            above[:] = [a + b * (field.name != INCLUSIVE) for field, a, b in zip(fields, above, own)]
+    levels, home = list[int](), list[int]()
+    sums: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(fields))
+    for index, (module, parent) in enumerate(zip(modules, parents([module.path for module in modules]))):
+        levels.append(levels[parent] + 1 if index else 0)
+        home.append(home[parent] if depth is not None and levels[index] > depth else index)
+        added = [index == home[index] or field.name != INCLUSIVE for field in fields]
+        own = [MODULE_COLUMNS[field.name][1](module) * is_added for field, is_added in zip(fields, added)]
+        sums[home[index]] = [a + b for a, b in zip(sums[home[index]], own)]
     for index, own in sums.items():
         path = modules[index].path
         label = (path.rsplit(".", 1)[-1] if nested else path) or "(root)"
