@@ -33,6 +33,7 @@ from ..step.deep_steps import log_of_few_layers
 from ..step.fake_steps import Draws, Task, record
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..step.losses import as_loss
+from ..step.real_steps import in_wide_bands
 from ..step.step_copy import Step
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
@@ -389,8 +390,6 @@ SKIPPED_BAND = 0.04  # The largest relative error observed when tokens were skip
 FORMULA_BAND = 0.25
 """For caches sized by formula: the share that other kernels may allocate in addition. Chosen, not measured."""
 
-EXISTING = ("parameters", "buffers", "inputs")  # Kinds that generation does not allocate.
-
 
 class GenerationRequest(StepRequest):
     """A request for generating text after a prompt of some tokens, by a model or one that a builder makes."""
@@ -414,22 +413,14 @@ class GenerationRequest(StepRequest):
         words = f"trying a prompt of {self.prompt:,} tokens"  # Rather than which batch is being tried.
         log = super().trace(batch, lambda _: tick(words), highest_draw)
         if skips_tokens(self.tree.modules[0], self.new_tokens, self.choice):
-            log = _with_band(log, SKIPPED, SKIPPED_BAND)
-        return _with_band(log, self.choice.formula, FORMULA_BAND) if self.choice.formula else log
+            log = in_wide_bands(log, SKIPPED, band=SKIPPED_BAND)
+        return in_wide_bands(log, self.choice.formula, band=FORMULA_BAND) if self.choice.formula else log
 
     def estimate(self, batch: int, log: MemoryLog) -> MemoryEstimate:
         """Build the estimate of a log, which names the prompt, the new tokens and the cache."""
         result, count = super().estimate(batch, log), self.new_tokens
         words = f"prompt of {self.prompt:,}, {count:,} new token{'' if count == 1 else 's'}, {self.choice}"
         return replace(result, info=replace(result.info, mode=GENERATE, train_step=words, new_tokens=count))
-
-
-def _with_band(log: MemoryLog, note: str, band: float) -> MemoryLog:
-    """Return a log with a further assumption, and an error band on everything whose size depends on the tokens."""
-    storages = tuple(
-        spec if spec.kind in EXISTING else replace(spec, band=max(spec.band, band)) for spec in log.storages
-    )
-    return replace(log, storages=storages, assumptions=(note, *log.assumptions))
 
 
 class Ticks(Listener):

@@ -366,11 +366,11 @@ def by_other_kernels(log: MemoryLog, capability: Capability) -> MemoryLog:
     return replace(log, in_blocks=False, doubts=doubts, bands=())
 
 
-def in_wide_bands(log: MemoryLog, *why: str) -> MemoryLog:
+def in_wide_bands(log: MemoryLog, *why: str, band: float = OTHER_KERNELS) -> MemoryLog:
     """Return a log in which storages allocated during the step have an error band, with the reason for it."""
     from_setup = {storage for moment, storage, nbytes in log.events if nbytes and log.moments[moment].phase == "setup"}
     storages = tuple(
-        spec if number in from_setup else replace(spec, band=max(spec.band, OTHER_KERNELS))
+        spec if number in from_setup else replace(spec, band=max(spec.band, band))
         for number, spec in enumerate(log.storages)
     )
     return replace(log, storages=storages, assumptions=(*why, *log.assumptions))
