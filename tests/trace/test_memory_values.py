@@ -107,12 +107,16 @@ def test_the_experts_of_later_steps_are_those_of_changed_weights() -> None:
     assert estimate.peak_bytes == measure_memory(model, **options).peak_bytes
 
 
-def test_after_an_abandoned_step_the_range_has_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", [("LONGEST", 400_000), ("MOST_BYTES", 40_000)], ids=["time", "memory"])
+def test_after_an_abandoned_step_the_range_has_any_number_of_rows(
+    limit: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     model, x = Experts(), rows()
-    monkeypatch.setattr(real_steps, "LONGEST", 400_000)  # A forward, but no step.
+    monkeypatch.setattr(real_steps, *limit)  # A forward, but no step.
     estimate = estimate_memory(model, input_data=x, loss=loss, optimizer=lambda ps: torch.optim.SGD(ps, 10.0))
     low, high = estimate.peak_range
+    assert "nonzero in the model itself, 8 times: sizes taken from a real step" in estimate.assumptions
     assert low < estimate.peak_bytes < high
 
 

@@ -203,15 +203,23 @@ def _completed(task: Task, log: MemoryLog) -> MemoryLog:
 
 def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
     """Merge the logs of alternative guesses under which the step completes."""
+    tasks = [replace(task, guesses=guess) for guess in ([] if task.guesses is None else task.guesses.alternatives())]
+    real = task.real_run
+    if real is not None and real.failure and task.step.mode == "train":
+        fixed = real.without_sizes()
+        if fixed.answers.keys() != real.answers.keys():  # Sizes in later steps depend on changed weights.
+            tasks += [
+                replace(task, real_run=fixed, guesses=AssumedValues(least=least, routing="")) for least in (False, True)
+            ]
     others: list[MemoryLog] = []
-    unrouted: list[AssumedValues] = []
-    first = [] if task.guesses is None else task.guesses.alternatives()
-    for alternatives, further in ((first, unrouted), (unrouted, [])):
-        for guesses in alternatives:
+    unrouted: list[Task] = []
+    for variants, further in ((tasks, unrouted), (unrouted, [])):
+        for variant in variants:
             with suppress(SummaryError, NeedsIntegerError):
-                others.append(record_once(replace(task, guesses=guesses)))
-                if not guesses.routing and not guesses.least:
-                    further += guesses.alternatives()
+                others.append(record_once(variant))
+                guesses = variant.guesses
+                if guesses is not None and not guesses.routing and not guesses.least:
+                    further += [replace(variant, guesses=guess) for guess in guesses.alternatives()]
     return replace(log, others=(*log.others, *others))
 
 

@@ -110,17 +110,17 @@ def too_long(why: str) -> UnsupportedError:
     )
 
 
-def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
+def run_for_real(tree: ModuleTree, example: Example, step: Step, only_forward: bool = False) -> RealRun:
     """Run the steps for real on CPU copies; everything is restored. Inference shares the parameters.
 
-    If the run fails or exceeds a limit of time or memory, there is a reason, and the values so far if a forward ended,
-    but no sizes, which may change with the weights.
+    If the run fails or exceeds a limit of time or memory, there is a reason. The answers are then those of its forward
+    if that has ended, else those of a forward without gradients, which shares the parameters too.
     """
     if not is_complete(tree.modules):
         return RealRun(failure=WITHOUT_VALUES)
-    shares = step.mode == "eval"
-    if shares and step.train_step is None:  # A second forward asks the same.
-        step = replace(step, steps=1)
+    shares, has_own_loop = only_forward or step.mode == "eval", step.train_step is not None
+    if shares and not has_own_loop:  # A second forward asks the same.
+        step = replace(step, steps=1, optimizer=None, loss=None)
     recorder, journal, random_before = AnswerRecorder(), SavedStorages(), rng_state()
     phases, failure, error, drew = {"forward"}, "", None, False
 
@@ -147,7 +147,11 @@ def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
             recorder.watch = steps.watch
             try:
                 with steps.watch, ReadsRecorded(recorder):
-                    steps.run(args, kwargs)
+                    if only_forward:
+                        with torch.no_grad(), steps.autocast():
+                            steps.model(*args, **kwargs)
+                    else:
+                        steps.run(args, kwargs)
             finally:
                 drew = not torch.equal(random_before, rng_state())
     except TooLongError as limit:
@@ -157,8 +161,9 @@ def run_for_real(tree: ModuleTree, example: Example, step: Step) -> RealRun:
     finally:
         journal.undo()
     answers = recorder.answers if not failure or phases - {"forward"} else {}
-    if failure:
-        answers = {query: answer for query, answer in answers.items() if query.operator in WITHOUT_SIZES}
+    if failure and not (answers or shares or has_own_loop) and recorder.multiply_adds <= LONGEST:
+        forward = run_for_real(tree, example, step, only_forward=True)
+        answers, drew = forward.answers, forward.drew
     return RealRun(answers, failure, drew, None if failure else journal, error)
 
 
@@ -346,6 +351,11 @@ class RealRun:
     """What the steps wrote outside the model; None if they did not run to their end."""
     error: BaseException | None = None
     """The pass's own exception, which a fake step may raise too."""
+
+    def without_sizes(self) -> RealRun:
+        """Return only the values and the lengths of packed sequences, which do not depend on weights."""
+        answers = {query: answer for query, answer in self.answers.items() if query.operator in WITHOUT_SIZES}
+        return replace(self, answers=answers)
 
 
 WITHOUT_SIZES = {ARRAY, *(func.name() for func in (*SCALARS, PACK))}
