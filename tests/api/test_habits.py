@@ -55,21 +55,6 @@ def test_keyword_arguments_of_the_forward() -> None:
     assert trained.memory is not None and trained.memory.info.batch_size == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"dpeth": 3}, "similar names: depth"),
-        ({"layer_range": ["a", "b"]}, "write rows="),
-        ({"optimizer": "adamw"}, "write memory="),
-        ({"gpu": "RTX 4090"}, "write memory=..gpu.: .RTX 4090"),
-        ({"frobnicate": 1}, "it takes x, mask, twice"),
-    ],
-)
-def test_an_unknown_option_is_answered_with_the_cure(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        summary(Masked(), (8,), verbose=0, **options)
-
-
 def test_every_option_of_a_step_is_answered_by_tables_with_memory() -> None:
     """An option new to steps needs no second list: a table's call says that it goes into `memory=`."""
     own = {*signature(summary).parameters, *signature(Masked.forward).parameters}

@@ -70,9 +70,8 @@ STEPS = {
     "dtype": "dtypes=, the dtypes of the inputs",
     "gpu": "gpu= in estimate_memory: a measurement runs on the model's own device",
     "cudnn": "cudnn= in estimate_memory: a measurement runs the installed cuDNN",
-    **{
-        name: f"{name}= in estimate_memory: a measurement runs in this process alone" for name in ("world_size", "rank")
-    },
+    "world_size": "world_size= in estimate_memory: a measurement runs in this process alone",
+    "rank": "rank= in estimate_memory: a measurement runs in this process alone",
     "ranks": "ranks= in estimate_memory",
     "batch_size": "batch_size= in estimate_memory: max_batch_size searches for it",
     **{name: f"{name}= in to_text() of the result" for name in ("depth", "style")},
