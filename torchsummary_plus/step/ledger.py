@@ -100,6 +100,8 @@ class Ledger(Listener):
         """The result of the last operator, if its second argument was a number."""
         self._of_views: list[torch.UntypedStorage] = []
         """Numbers that the nodes of writes to views may keep."""
+        self._writes_products = False
+        """Whether any such number counts."""
         self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
         """Returns the storage that stands for a real one in the pass, so that both share an entry."""
         self.in_engine: Callable[[], bool] = lambda: True
@@ -288,6 +290,7 @@ class Ledger(Listener):
             elif func in _KEEPING and torch.is_grad_enabled() and out.requires_grad:
                 self._of_views.append(torch.UntypedStorage(NUMBER_BYTES[type(args[1])]))
                 self._record(self._of_views[-1], owner, self._of_views[-1].nbytes(), 1.0)
+                self._writes_products = True
 
     def _finish_product(self) -> None:
         """Record the number that the last operator's node keeps, if any."""
@@ -452,6 +455,8 @@ class Ledger(Listener):
         if len(self.gpus) > 1:
             names = ", ".join(f"cuda:{index}" for index in sorted(self.gpus))
             assumptions += (f"the step uses {names}, whose memory is counted together, as if on one GPU",)
+        if self._writes_products:
+            assumptions += ("a part of a tensor is multiplied by a number in place: the gradient may keep the number",)
         self._unused.clear()
         if (self.used_bytes or 0) > MIN_BLOCK:
             note = "are assumed to be on the GPU before the steps"
