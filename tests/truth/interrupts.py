@@ -198,21 +198,22 @@ class AfterSeconds:
 
     def __init__(self, number: int, seconds: float) -> None:
         self.number = number
-        self.seconds = seconds
+        self.timer = threading.Timer(seconds, self._send)
         self.delay = 0.0
         self.sent = False
 
     def run(self, call: Callable[[], Any]) -> None:
-        timer = threading.Timer(self.seconds, os.kill, (os.getpid(), self.number))
-        due = time.perf_counter() + self.seconds
         try:
-            timer.start()
+            self.timer.start()
             call()
         finally:
-            timer.cancel()
-            timer.join()
-            self.delay = time.perf_counter() - due
-            self.sent = self.delay > 0
+            self.timer.cancel()
+            self.timer.join()
+            self.delay = time.perf_counter() - self.delay if self.sent else 0.0
+
+    def _send(self) -> None:
+        self.sent, self.delay = True, time.perf_counter()
+        os.kill(os.getpid(), self.number)
 
 
 def _judged(

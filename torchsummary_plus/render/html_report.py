@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..data.units import in_unit, numbered, one_line, size_text
+from ..data.units import numbered, one_line, size_text
 from ..formats.html import ENVIRONMENT, figure_html, source, table_html
 from ..formats.table import Table
 from ..memory.attribution import parents
@@ -114,7 +114,7 @@ def treemap(estimate: Estimate) -> tuple[Tile, ...]:
     def tile(path: str, label: str, nbytes: int, kinds: Sequence[tuple[str, int]] = ()) -> Tile:
         tip = [path if path and kinds else label, f"{size_text(nbytes)}, {100 * nbytes / peak:.1f}% of the peak"]
         held = sorted(kinds, key=lambda kind: -kind[1])
-        tip += [f"{kind_label(kind)} {' '.join(in_unit(size, 'auto'))}" for kind, size in held]
+        tip += [f"{kind_label(kind)} {size_text(size)}" for kind, size in held]
         return Tile(path, label, nbytes, tuple(tip))
 
     def tiles(index: int, frames: int, in_group: bool) -> tuple[Tile, ...]:
