@@ -313,7 +313,7 @@ def test_an_answer_is_kept_until_something_that_it_depends_on_changes() -> None:
     def key(batch: int = 4, **options: Any) -> Key | None:
         example = make_example((8,), batch, None, None)
         assert example is not None
-        task = StepRequest(model, example, StepOptions(**options)).task(batch)
+        task = StepRequest(model, example, StepOptions(**options)).task
         return key_of(task, record_once(task))
 
     def loss(output: Tensor) -> Tensor:
