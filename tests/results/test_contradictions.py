@@ -58,7 +58,7 @@ EDITS: dict[str, tuple[tuple[tuple[Any, ...], Any], ...]] = {
         (("log", "calls", "stop"), lambda ends: [10**6 for _ in ends]),
         (("log", "events"), lambda events: [events[0], *events]),
     ),
-    "graph": ((("edges", 0, "source"), 99),), "steps": ((("estimates",), []),),
+    "graph": ((("edges", 0, "source"), 99),), "steps": ((("estimates",), []), (("names",), ["a"])),
 }  # fmt: skip
 
 

@@ -236,7 +236,7 @@ def steps_table(names: Sequence[str], estimates: Sequence[Estimate], times: Sequ
     fields = [Field(name, name, "count") for name in names]
     fields += [Field(f"{name}-{names[0]}", f"{name} - {names[0]}", "count") for name in names[1:]]
     places: dict[str, list[str]] = {}
-    for name, estimate in zip(names, estimates):
+    for name, estimate in zip(names, estimates, strict=True):
         places.setdefault(f"{estimate.info}; peak in the {place(estimate)}", []).append(name)
     notes = [f"{' and '.join(of)}: {words}" for words, of in places.items()]
     if any(estimate.backend == "cuda" for estimate in estimates):
