@@ -1,5 +1,6 @@
 """Steps as torch.compile runs them, predicted without compiling a kernel."""
 
+import gc
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.compiled import CASES
 from benchmarks.cpu.truth import DATA, isa, load, loss_of
+from tests.parts import of_parts
 from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus import (
@@ -40,6 +42,7 @@ from torchsummary_plus.data.memory_records import (
     MemoryLog,
     without,
 )
+from torchsummary_plus.step import fake_steps
 from torchsummary_plus.step.fake_steps import record_once
 from torchsummary_plus.table.inputs import make_example
 
@@ -333,6 +336,27 @@ def test_an_answer_is_kept_until_something_that_it_depends_on_changes() -> None:
     assert key() != keys[0]
     model[1].lock = threading.Lock()  # It may be anything's state.
     assert key() is None
+
+
+class Config:
+    """A plain object of a user's class."""
+
+
+@of_parts(lambda: {"linear": nn.Linear(8, 8), "config": Config()})
+def Configured(self, x: Tensor) -> Tensor:
+    """Dynamo guards the identity of a config, as it does that of T5's."""
+    return self.linear(x) * (2.0 if id(self.config) else 1.0)
+
+
+@needs_release
+@needs_fork
+def test_code_stays_valid_when_the_copy_that_it_was_compiled_on_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def after_collection(task: Any) -> MemoryLog:
+        gc.collect()
+        return record_once(task)
+
+    monkeypatch.setattr(fake_steps, "record_once", after_collection)
+    assert AS_COMPILED in estimate_memory(Configured(), (8,), 4, compiled=True).assumptions
 
 
 @from_release("2.11", "the release that CUDA rules were measured on")

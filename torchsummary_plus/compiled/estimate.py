@@ -39,12 +39,10 @@ Result = TypeVar("Result")
 Key = tuple[MemoryLog, bytes]
 ANSWERS: MutableMapping[nn.Module, dict[Key, MemoryLog]] = WeakKeyDictionary()
 CONFIGS = "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"
-SECONDS = 900.0
-"""After how many seconds the uncompiled step is the answer."""
+SECONDS = 900.0  # After these, the uncompiled step is the answer.
 SECONDS_BETWEEN_TICKS = 0.5
 STACK_BYTES = 256 << 20
-LONGEST = 200
-"""Most characters of a reason."""
+LONGEST = 200  # Characters of a reason.
 
 
 def is_known_release() -> bool:

@@ -72,7 +72,7 @@ def record(task: Task) -> MemoryLog:
     scopes: list[dict[str, Any]] = []
     _install(task, notes, scopes)
     graphs = names.counters["stats"]["unique_graphs"]
-    _compile(task)
+    alive = _compile(task)
     if names.counters["stats"]["unique_graphs"] == graphs:
         notes[NO_GRAPH] = None
     for scope in scopes:  # Dynamo imports into these, at last.
@@ -83,6 +83,7 @@ def record(task: Task) -> MemoryLog:
     compat.stance_of_passes = "fail_on_recompile"
     names.put(names.IS_RECOMPILED, lambda frame: bool(names.compiled_code(frame.f_code)))
     log = record_once(task)
+    del alive
     return replace(log, assumptions=(*log.assumptions, *notes))
 
 
@@ -194,8 +195,8 @@ def _path(node: Any) -> str | None:
     return name[root.end() :] if root else None
 
 
-def _compile(task: Task) -> None:
-    """Run a step's compiled code on torch's fake tensors, so that everything in it is compiled."""
+def _compile(task: Task) -> Any:
+    """Run a step's code on torch's fake tensors, so that it is compiled; return what the compiled code needs alive."""
     surroundings = Surroundings(task.tree, task.step)
     moving = {id(tensor) for tensor in tensors_in(with_loss(task.tree, task.step))} | surroundings.moving
 
@@ -232,6 +233,7 @@ def _compile(task: Task) -> None:
                 output = tree.modules[0](*args, **kwargs)
                 if step.mode == "train" and step.loss is not None and has_compiled([step.loss.function]):
                     step.loss(output, step.loss.targets(batch, tree.dtype(), make, fake), (args, kwargs))
+        return tree.modules[0], step
 
 
 def _backward_without_engine(tensors: Any, *_: Any, **__: Any) -> None:
