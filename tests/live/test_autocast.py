@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 import torch
@@ -24,13 +23,16 @@ OWN_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "aten::_trilinear": (*(torch.ones(1, 4, 4, 4) for _ in range(3)), [], [], [], [3])
 }
 
+NOT_ON_FAKES = "aten::_sparse_addmm", "aten::view_as_complex_copy"
+"""Operators of sparse tensors and of torch's functionalisation, which no step on fakes calls."""
+
 
 def operators() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Yield torch's functional operators with a composite kernel below autograd, with small arguments."""
     for name in sorted({name for key in COMPOSITES for name in compat.composite_registrations(key)}):
         space, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
-        if space != "aten" or overload.endswith("out"):
+        if space != "aten" or overload.endswith("out") or name in NOT_ON_FAKES:
             continue
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         schema = operator._schema
@@ -57,9 +59,7 @@ class Listening(compat.DispatchMode):
 
 
 def test_only_in_known_operators_kernels_are_operators_cast() -> None:
-    every = list(operators())
-    known = [call for call in every if kernel_cast_within(call[0], "cuda") is not None]
-    for operator, args in (*known, *Random(0).sample(every, 60)):
+    for operator, args in operators():
         name = operator.name()
         composite = next(getattr(torch.DispatchKey, key) for key in COMPOSITES if compat.has_kernel(name, key))
         on_meta = [arg.to("meta") if isinstance(arg, torch.Tensor) else arg for arg in args]

@@ -23,7 +23,7 @@ from ..live import compat
 from ..live.autocast import is_cast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
-from ..live.isolation import draws
+from ..live.isolation import draws, taking_generator
 from ..live.packed import repacked
 from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds
@@ -318,6 +318,9 @@ def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fi
     selected = _selected(func, args, out)
     if selected == -1:
         return None
+    drawing = taking_generator(func) if draws(func) else None
+    if drawing is not None:  # From a generator of its own: another thread may draw from the CPU's meanwhile.
+        func, call = drawing, call._replace(kwargs={**call.kwargs, "generator": torch.default_generator})
     for fill in fills or _fills(selected):
         with compat.no_modes(), compat.no_function(), _surroundings(func, casts):
             try:
@@ -408,7 +411,8 @@ def _surroundings(func: OpOverload, casts: bool) -> Iterator[None]:
 
     With autocast, a kernel below autograd still has the weights that it casts cached.
     """
-    state = torch.default_generator.get_state() if is_foreign(func.name()) or draws(func) else None
+    may_draw = is_foreign(func.name()) or (draws(func) and taking_generator(func) is None)
+    state = torch.default_generator.get_state() if may_draw else None
     try:
         with torch.autocast("cpu", enabled=casts), torch.set_grad_enabled(torch.is_grad_enabled() and not casts):
             yield
