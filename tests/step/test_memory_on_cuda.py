@@ -31,7 +31,7 @@ def Picks(self, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda", 0), 0], ids=str)
 def test_a_forward_that_names_cuda_gets_its_values(device: Any) -> None:
     estimate = estimate_memory(Picks(device), (8,), 16, device="cuda", optimizer="sgd")
-    taken = [line for line in estimate.assumptions if "taken from a real step" in line]
+    taken = [line for line in estimate.assumptions if "taken from a real run" in line]
     assert [line.split()[0] for line in taken] == ["_local_scalar_dense", "nonzero"]
 
 

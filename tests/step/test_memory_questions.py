@@ -62,7 +62,7 @@ def test_a_real_step_tells_what_a_loss_asks(loss: Callable[[Tensor], Tensor]) ->
     estimate = estimate_memory(model, input_data=x, loss=loss)
     assert estimate.peak_bytes == truth(model, x, loss)
     assert estimate.assumptions
-    assert all("taken from a real step" in assumption for assumption in estimate.assumptions)
+    assert all("taken from a real run" in assumption for assumption in estimate.assumptions)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -115,7 +115,7 @@ def test_a_loop_until_convergence_ends() -> None:
     model, x = linear(), torch.randn(32, WIDTH)
     real, guessed = Descent(0.1), Descent(0.1)
     estimate = estimate_memory(model, input_data=x, train_step=real)
-    assert "taken from a real step" in estimate.assumptions[0]
+    assert "taken from a real run" in estimate.assumptions[0]
     assert estimate.peak_bytes == estimate_memory(model.to("meta"), input_data=x, train_step=guessed).peak_bytes
     assert len(guessed.losses.all()) > 101
 
@@ -176,7 +176,7 @@ def test_a_loss_on_cuda_gets_no_number_that_the_optimizer_reads_on_the_cpu() -> 
     """Adam of one tensor at a time, as on the CPU, reads the count of its steps; Adam of all at once reads none."""
     estimate = estimate_memory(linear(), (WIDTH,), 4, loss=gaussian, optimizer="adam", gpu="T4")
     assert not any("kernels" in told for told in estimate.assumptions)
-    assert sum("value taken from a real step" in told for told in estimate.assumptions) == 1
+    assert sum("value taken from a real run" in told for told in estimate.assumptions) == 1
 
 
 def test_a_loss_on_cuda_reads_its_own_number_in_every_step() -> None:

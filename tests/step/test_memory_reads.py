@@ -103,7 +103,7 @@ def test_arrays_on_a_gpu_come_from_a_real_step_or_are_assumed(read: Read) -> Non
     result = settings(read)
     real = estimate_memory(classifier(), device="cuda", gpu="H100", **result)
     assumed = estimate_memory(classifier().to("meta"), device="cuda", gpu="H100", **result)
-    assert real.assumptions[0].endswith("value taken from a real step")
+    assert real.assumptions[0].endswith("value taken from a real run")
     assert "value assumed to be" in assumed.assumptions[0]
     assert real.unknown or real.peak_range == (real.peak_bytes,) * 2
     assert not real.unknown or not since(CUDA_FROM)

@@ -72,7 +72,7 @@ def test_a_real_step_tells_sizes_and_values(build: Callable[[], nn.Module]) -> N
     assert {name: (id(t), t._version) for name, t in model.state_dict(keep_vars=True).items()} == before
     assert torch.equal(torch.get_rng_state(), generator)
     assert estimate.assumptions
-    assert all("taken from a real step" in assumption for assumption in estimate.assumptions)
+    assert all("taken from a real run" in assumption for assumption in estimate.assumptions)
     assert abs(estimate.peak_bytes - truth(model, x, loss)) <= 16
     on_card = estimate_memory(model, input_data=x, device="cuda", loss=loss)
     assert on_card.assumptions == estimate.assumptions
@@ -90,7 +90,7 @@ def test_a_real_step_leaves_the_parameters_that_it_writes_to() -> None:
     model, x = Doubling(), rows()
     before = model.linear.weight.clone()
     estimate = estimate_memory(model, input_data=x, mode="eval")
-    assert "taken from a real step" in estimate.assumptions[0]
+    assert "taken from a real run" in estimate.assumptions[0]
     assert torch.equal(model.linear.weight, before)
 
 
@@ -116,7 +116,7 @@ def test_after_an_abandoned_step_the_range_has_any_number_of_rows(
     monkeypatch.setattr(real_steps, *limit)  # A forward, but no step.
     estimate = estimate_memory(model, input_data=x, loss=loss, optimizer=lambda ps: torch.optim.SGD(ps, 10.0))
     low, high = estimate.peak_range
-    assert "nonzero in the model itself, 8 times: sizes taken from a real step" in estimate.assumptions
+    assert "nonzero in the model itself, 8 times: sizes taken from a real run" in estimate.assumptions
     assert low < estimate.peak_bytes < high
 
 

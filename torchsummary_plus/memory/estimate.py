@@ -126,7 +126,7 @@ class Estimate:
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
-        """How data-dependent sizes and values were determined, and where: from a real forward, or as a maximum.
+        """How data-dependent sizes and values were determined, and where: from a real run, or as a maximum.
 
         The last lines name the operators whose rules have an error band.
         """

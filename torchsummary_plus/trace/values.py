@@ -44,9 +44,9 @@ class ValueRequest(NamedTuple):
     shapes: tuple[torch.Size, ...]
 
 
-FROM_REAL_RUN = "sizes taken from a real step"
+FROM_REAL_RUN = "sizes taken from a real run"
 MOST = "assumed to return its maximum size"
-VALUE = "value taken from a real step"
+VALUE = "value taken from a real run"
 ASSUMED = "value assumed to be"
 DRAWN = "drawn at random"
 """Origin of values that other random numbers would change: noted by ``ValueSource.drew`` alone."""

@@ -22,7 +22,7 @@ OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
 SORT = 8 * MIB
 """The most that CUB's sort of short keys needs besides copies: counters for each thread of the largest GPUs."""
 LIBRARY = 32 * MIB
-"""What cuLIBRARY is granted besides for matrices of any size; on an H200 it took 3 MiB for small ones.
+"""What cuSOLVER is granted besides for matrices of any size; on an H200 it took 3 MiB for small ones.
 
 It is more than CUTLASS's tiles of 64 KiB for two blocks of each multiprocessor, by which it multiplies float8.
 """
