@@ -156,7 +156,7 @@ def test_a_plain_models_table_never_asks_what_it_is_not() -> None:
     finally:
         sys.setprofile(None)
     names = {name for name, path in FILES.items() if str(path) in entered}
-    assert len(names) <= 25 and not names & {"live.offloading", "live.packed", "table.experts", "table.failures"}
+    assert len(names) <= 25 and not names & {"live.weights", "table.experts", "table.failures"}
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -30,7 +30,7 @@ from ..live import compat
 from ..live.cuda_calls import always
 from ..live.fakes import Fake, is_plain, standing_in_for
 from ..live.isolation import global_state_kept, gradients
-from ..live.offloading import AS_THEY_ARE
+from ..live.weights import AS_THEY_ARE
 from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
 from ..step.compiling import has_compiled
 from ..step.fake_steps import Task, record_once

@@ -1,6 +1,6 @@
 """A live model's tensors: fakes, copies, values, and the objects that a step's code can reach.
 
-- What the user passes: ``structures``, ``packed``, ``offloading``.
+- What the user passes: ``structures``, ``weights``.
 - Fake tensors: ``fakes``, ``storages``.
 - Copies for a pass, and what a step reaches besides the model: ``copying``, ``reachable``.
 - What a pass leaves as it was: ``isolation``. Autocast inside kernels: ``autocast``.

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from . import compat
 from .copying import CACHED, Copier, content_of, is_library, is_of_user, names_of, package_of, top_of
-from .packed import held_by_script
 from .structures import all_tensors
+from .weights import held_by_script
 
 _NOT_SEARCHED = frozenset(sys.stdlib_module_names) | {"numpy", "builtins", "torch", top_of(__name__)}
 """Packages whose code holds no tensors of a step that are not also found elsewhere."""

@@ -24,7 +24,7 @@ from ..live.autocast import is_cast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
 from ..live.isolation import draws, taking_generator
-from ..live.packed import repacked
+from ..live.weights import repacked
 from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds
 from ..ops.macs.free import is_free

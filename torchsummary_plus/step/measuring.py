@@ -24,10 +24,9 @@ from ..live import compat
 from ..live.copying import Copies
 from ..live.fakes import real_input
 from ..live.isolation import global_state_kept, gradients, no_collection, one_pass
-from ..live.offloading import Away, is_complete, offloaded
-from ..live.packed import graph_constants, repack
 from ..live.storages import all_stored
 from ..live.structures import all_tensors
+from ..live.weights import Away, graph_constants, is_complete, offloaded, repack
 from ..table.attempts import PassOptions, eager, read, trace
 from ..table.environments import set_mode
 from ..table.failures import forward_error, step_error

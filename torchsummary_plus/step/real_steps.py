@@ -26,9 +26,9 @@ from ..live import compat
 from ..live.copying import Copies
 from ..live.fakes import CPU, EXPORTS
 from ..live.isolation import rng_state
-from ..live.offloading import is_complete
 from ..live.storages import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
+from ..live.weights import is_complete
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.blas import workspace_bytes
 from ..ops.scratch.masks import masks_of

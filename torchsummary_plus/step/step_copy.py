@@ -18,9 +18,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
-from ..live.offloading import Away
 from ..live.reachable import Reachable, gradient_of, names_replaced
 from ..live.storages import Change
+from ..live.weights import Away
 from ..table.environments import copied_tree
 from ..table.forward import deep_stack
 from ..table.modules import ModuleTree, tensors_in

@@ -18,10 +18,10 @@ from ..data.records import Experts, Group, Run, Structure, TensorSpec, Trace
 from ..live import compat
 from ..live.fakes import EXPORTS, DataDependentError, standing_in_for
 from ..live.isolation import global_state_kept, one_pass
-from ..live.offloading import is_complete
 from ..live.reachable import names_replaced
 from ..live.storages import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
+from ..live.weights import is_complete
 from ..trace.assumed_routing import BALANCED, Routers
 from ..trace.kernels import run_really
 from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree, set_mode

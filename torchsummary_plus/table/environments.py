@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ..live import compat
 from ..live.copying import Copier, own_attributes
 from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake, real_input
-from ..live.offloading import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..live.storages import all_stored, remade
 from ..live.structures import CLASSES, inner_tensors, is_wrapper
+from ..live.weights import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..trace.assumed_routing import Routers
 from ..trace.kernels import MASK, SMALL, FakeKernels, Kernel, run_really, written
 from .forward import Listener, Pass

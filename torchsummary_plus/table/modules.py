@@ -19,10 +19,9 @@ from ..data.records import LayerSpec, ModuleSpec, ParameterSpec, Setting
 from ..data.units import is_integer
 from ..live import compat
 from ..live.copying import INERT, own_attributes
-from ..live.offloading import HOOK, execution_device
-from ..live.packed import packed_parameters
 from ..live.storages import stored
 from ..live.structures import CLASSES, dtype_name, held_bytes, logical_shape
+from ..live.weights import HOOK, execution_device, packed_parameters
 
 CPU = torch.device("cpu")
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
 
-from ...live.packed import opened
+from ...live.weights import opened
 from .free import is_free
 from .registry import FORMULAS, Formula, base_name, register_formula
 

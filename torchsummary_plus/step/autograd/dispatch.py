@@ -12,7 +12,7 @@ import torch
 from ...live import compat
 from ...live.fakes import META, Fake, UnfakeableError, follow_renewals
 from ...live.isolation import all_in_pass
-from ...live.packed import calls_in_script
+from ...live.weights import calls_in_script
 from ...ops.shapes.registry import is_dense
 from ...table.forward import IN_ATTENTION, IN_RECURRENCE, Pass
 from ...trace.kernels import tensors_of

@@ -1,32 +1,140 @@
-"""What a module holds in C++, and its memory: scripted tensors, packed weights and biases.
+"""A module's weights that are none of its tensors: packed in C++, or offloaded by accelerate's hooks.
 
-A pass needs fresh copies of the objects of packed weights.
+A pass needs fresh copies of the objects of packed weights. ``cpu_offload``, ``disk_offload`` and ``dispatch_model``
+leave parameters on meta: an ``AlignDevicesHook`` loads them from its ``weights_map`` before a forward and puts meta
+tensors back afterwards (accelerate/hooks.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from . import compat
 from .copying import own_attributes
+from .fakes import CPU, META, fake_like
+from .storages import Change
 from .structures import all_tensors
 
+HOOK = "_hf_hook"
+"""The attribute in which accelerate keeps a module's hook."""
 
-def packed_parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+
+def offloading(module: nn.Module) -> Any:
+    """Return the hook that offloads a module's weights, or None."""
+    waiting = [vars(module)[HOOK]] if HOOK in vars(module) else []
+    while waiting:
+        hook = waiting.pop()
+        if getattr(hook, "offload", False) and isinstance(getattr(hook, "weights_map", None), Mapping):
+            return hook
+        waiting.extend(getattr(hook, "hooks", ()))
+    return None
+
+
+def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
+    """Return the device on which the first offloaded module runs; None if no module is offloaded."""
+    for module in modules:
+        hook = offloading(module) if HOOK in vars(module) else None
+        device = getattr(hook, "execution_device", None)
+        if device is not None:
+            return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return None
+
+
+def is_complete(modules: Sequence[nn.Module]) -> bool:
+    """Whether every parameter and buffer has values, at least during a forward."""
+    fetched = {id(tensor) for module in modules for tensor in absent(module)}
+    own = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+    return all(tensor.device.type != "meta" or id(tensor) in fetched for tensor in own)
+
+
+def absent(module: nn.Module) -> list[Tensor]:
+    """Return the meta parameters and buffers whose weights the module's hook can load."""
+    if offloading(module) is None:
+        return []
+    return [tensor for tensor in _named_tensors(module).values() if tensor.device.type == "meta"]
+
+
+def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class Away(NamedTuple):
+    """How a pass treats offloaded weights.
+
+    ``weight`` returns the replacement of a weight in memory, ``missing`` that of the module's meta tensor. With a
+    ``device``, modules run there, and weights on disk are allocated without being read.
+    """
+
+    weight: Change
+    missing: Change
+    device: torch.device | None
+
+
+AS_THEY_ARE = Away(lambda tensor: tensor, lambda tensor: tensor, None)
+
+
+def away_as_fakes(device: torch.device) -> Away:
+    """Return fakes: on the CPU for weights in memory, one per tied group, and on meta for the modules' tensors."""
+    fakes: dict[Any, Tensor] = {}
+
+    def weight(tensor: Tensor) -> Tensor:
+        """Return the fake of a weight in memory."""
+        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+        if place not in fakes:
+            fakes[place] = fake_like(tensor, CPU)
+        return fakes[place]
+
+    return Away(weight, lambda tensor: fake_like(tensor, META), device)
+
+
+class Offloaded(dict[str, Tensor]):
+    """A weights map of replacements for the weights in memory; ``load`` provides those on disk."""
+
+    load: Callable[[str], Tensor]
+
+    def __missing__(self, name: str) -> Tensor:
+        return self.load(name)
+
+
+def swap_offloaded(module: nn.Module, away: Away) -> None:
+    """Have the hook of a module's copy find its weights' replacements."""
+    hook = offloading(module)
+    if hook is None:
+        return
+    weights, specs = hook.weights_map, _named_tensors(module)
+    known = {name: _in_memory(weights, name) for name in specs}
+    hook.weights_map = Offloaded((name, away.weight(tensor)) for name, tensor in known.items() if tensor is not None)
+    hook.weights_map.load = weights.__getitem__
+    if away.device is not None:
+        hook.execution_device = away.device
+        hook.weights_map.load = lambda name: torch.empty(specs[name].shape, dtype=specs[name].dtype, device=CPU)
+
+
+def _in_memory(weights: Any, name: str) -> Tensor | None:
+    """Return a weight if the map has it in memory: accelerate's ``PrefixedDataset`` or ``OffloadedWeightsLoader``."""
+    while hasattr(weights, "dataset") and hasattr(weights, "prefix"):
+        weights, name = weights.dataset, f"{weights.prefix}{name}"
+    state = getattr(weights, "state_dict", weights)
+    value = state.get(name) if isinstance(state, dict) else None
+    return value if isinstance(value, Tensor) else None
+
+
+def offloaded(module: nn.Module) -> list[Tensor]:
+    """Return the replacements of a module's offloaded weights in memory."""
+    weights = getattr(offloading(module), "weights_map", None)
+    return list(weights.values()) if isinstance(weights, Offloaded) else []
+
+
+def packed_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the packed weights and biases of a quantized module, which ``parameters()`` does not list."""
     for name, value in _packed(module):
         for position, tensor in enumerate(unpacked(value)):
             yield f"{name}.{position}", tensor
-
-
-def packed_objects(module: nn.Module) -> list[Any]:
-    """Return the C++ objects that hold a quantized module's weights."""
-    return [value for _, value in _packed(module)]
 
 
 def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -35,7 +143,7 @@ def _packed(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def held_by_script(module: nn.Module) -> list[torch.Tensor]:
+def held_by_script(module: nn.Module) -> list[Tensor]:
     """Return the tensors that a scripted module holds itself in C++, other than constants and packed weights."""
     return all_tensors([*_scripted(module).values()])
 
@@ -52,7 +160,7 @@ def _scripted(module: nn.Module) -> dict[str, Any]:
 _CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
 
 
-def graph_constants(module: nn.Module) -> list[torch.Tensor]:
+def graph_constants(module: nn.Module) -> list[Tensor]:
     """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
     nodes = [node for method in _methods(module) for kind in _CONSTANTS for node in method.graph.findAllNodes(kind)]
     value_kinds = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
@@ -76,9 +184,9 @@ def _methods(module: nn.Module) -> list[Any]:
     return [compat.script_method(module._c, name) for name in compat.script_methods(module._c)]
 
 
-def unpacked(state: Any) -> Iterator[torch.Tensor]:
+def unpacked(state: Any) -> Iterator[Tensor]:
     """Yield the tensors that a packed object unpacks to, and those of the objects within it."""
-    if isinstance(state, torch.Tensor):
+    if isinstance(state, Tensor):
         yield state
     elif isinstance(state, torch.ScriptObject):
         yield from unpacked(opened(state))
@@ -123,12 +231,10 @@ def repack(modules: Iterable[nn.Module]) -> None:
     copies: dict[int, Any] = {}
     with compat.no_modes(), compat.no_function(), torch.no_grad():
         for module in modules:
-            ids = set() if isinstance(module, torch.jit.ScriptModule) else set(map(id, packed_objects(module)))
-            for name, value in list(vars(module).items()):
-                if id(value) in ids:
-                    if id(value) not in copies:
-                        copies[id(value)] = repacked(value)
-                    vars(module)[name] = copies[id(value)]
+            for name, value in [] if isinstance(module, torch.jit.ScriptModule) else [*_packed(module)]:
+                if id(value) not in copies:
+                    copies[id(value)] = repacked(value)
+                vars(module)[name] = copies[id(value)]
 
 
 _BY_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
@@ -144,7 +250,7 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     """
     modules = list(modules)
     constants = [(constant, index) for index, module in enumerate(modules) for constant in graph_constants(module)]
-    objects = [(packed, index) for index, module in enumerate(modules) for packed in packed_objects(module)]
+    objects = [(packed, index) for index, module in enumerate(modules) for _, packed in _packed(module)]
     if not objects and not constants:
         return [], 0, 0
     with compat.no_modes(), compat.no_function():
@@ -160,7 +266,7 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
     return blocks, max(0, stored - sum(nbytes for nbytes, _ in blocks)), unreadable
 
 
-def _storages(tensors: Iterable[torch.Tensor]) -> Iterator[torch.UntypedStorage]:
+def _storages(tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
     """Yield the tensors' storages, also those of scales and zero points by channel."""
     for tensor in tensors:
         yield tensor.untyped_storage()
