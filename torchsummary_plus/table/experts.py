@@ -108,16 +108,9 @@ def _is_of_all(parameter: ParameterSpec, count: int) -> bool:
 
 def _look(specs: tuple[ModuleSpec, ...], index: int) -> tuple[Any, ...]:
     """Return the classes and shapes by which experts are compared; empty without parameters."""
-    signature: list[Any] = []
-    stack = [index]
-    has_parameters = False
-    while stack:
-        spec = specs[stack.pop()]
-        shapes = tuple(p.shape for p in spec.parameters)
-        has_parameters = has_parameters or bool(shapes)
-        signature.append((spec.class_name, shapes))
-        stack.extend(spec.children)
-    return tuple(signature) if has_parameters else ()
+    below = [specs[inner] for inner in _below(specs, index)]
+    look = tuple((spec.class_name, tuple(p.shape for p in spec.parameters)) for spec in below)
+    return look if any(shapes for _, shapes in look) else ()
 
 
 def _below(specs: tuple[ModuleSpec, ...], index: int, without: frozenset[int] = frozenset()) -> Iterator[int]:
@@ -179,43 +172,32 @@ def find_adapters(tree: ModuleTree, specs: tuple[ModuleSpec, ...]) -> tuple[Adap
 
     PEFT's layers list those in ``adapter_layer_names``; prompts are in a model's ``prompt_encoder``.
     """
-    adapters: dict[str, dict[int, ParameterSpec]] = {}
+    adapters: dict[str, dict[int, ParameterSpec]] = defaultdict(dict)
     active: set[str] = set()
-    of: dict[int, list[ParameterSpec]] = {}
-    by_class: dict[type, Any] = {}
+    of = {id(inner): [p for p in spec.parameters if p.registered] for inner, spec in zip(tree.modules, specs)}
     for module in tree.modules:
-        kind = type(module)
-        if kind not in by_class:
-            prompts = ("prompt_encoder",) if hasattr(kind, "peft_config") else ()
-            by_class[kind] = getattr(kind, "adapter_layer_names", ()) or prompts
-        names = vars(module).get("adapter_layer_names", by_class[kind])
-        if not names and "peft_config" in vars(module):
+        kind, own = type(module), vars(module)
+        names = own.get("adapter_layer_names", getattr(kind, "adapter_layer_names", ()))
+        if not names and ("peft_config" in own or hasattr(kind, "peft_config")):
             names = ("prompt_encoder",)
-        if names and not of:
-            for inner, spec in zip(tree.modules, specs):
-                of[id(inner)] = [p for p in spec.parameters if p.registered]
-        if names:
-            for name, parameter in _of_adapters(module, names, of):
-                adapters.setdefault(name, {})[parameter.key] = parameter
-            active.update(_active(module))
+        for attribute in names:
+            place: Any = module
+            for part in str(attribute).split("."):
+                place = getattr(place, part, None)
+            if isinstance(place, nn.ModuleDict):
+                for adapter, inner in place.items():
+                    for parameter in (p for each in inner.modules() for p in of.get(id(each), ())):
+                        adapters[adapter][parameter.key] = parameter
+            elif isinstance(place, nn.ParameterDict):
+                for parameter in of.get(id(place), ()):
+                    adapters[parameter.name][parameter.key] = parameter
+        active.update(_active(module) if names else ())
     found = []
     for name, parameters in adapters.items():
         numel = sum(p.numel for p in parameters.values())
         trainable = sum(p.numel for p in parameters.values() if p.trainable)
         found.append(Adapter(name, numel, trainable, name in active))
     return tuple(found)
-
-
-def _of_adapters(module: nn.Module, names: Any, of: dict[int, list[ParameterSpec]]) -> Iterator[tuple[str, Any]]:
-    for attribute in names:
-        place: Any = module
-        for part in str(attribute).split("."):
-            place = getattr(place, part, None)
-        if isinstance(place, nn.ModuleDict):
-            for adapter, inner in place.items():
-                yield from ((adapter, parameter) for module in inner.modules() for parameter in of.get(id(module), ()))
-        elif isinstance(place, nn.ParameterDict):
-            yield from ((parameter.name, parameter) for parameter in of.get(id(place), ()))
 
 
 def _active(module: nn.Module) -> list[str]:
