@@ -70,7 +70,7 @@ def test_values_of_each_collective() -> None:
     own = torch.empty(2, dtype=torch.long)
 
     def values(name: str, *args: Any, rank: int = 1) -> list[list[int]]:
-        return [tensor.tolist() for _, tensor in agreed(f"c10d::{name}", args, rank, lambda tensor: tensor)]
+        return [tensor.tolist() for _, tensor in agreed(f"c10d::{name}", args, rank, WORLD, lambda tensor: tensor)]
 
     assert values("allgather_", [rows], [sent], None) == [[0, 1, 2, 3]] * WORLD
     assert values("_allgather_base_", torch.empty(16), sent, None) == [[0, 1, 2, 3] * WORLD]
@@ -80,8 +80,9 @@ def test_values_of_each_collective() -> None:
     assert values("broadcast_", [sent], None, 1, 0) == [[0, 1, 2, 3]]
     assert values("broadcast_", [sent], None, 0, 0) == []
     assert values("alltoall_", [own, own], parts, None) == [[1, 1], [1, 1]]
-    assert values("allreduce_", [torch.zeros(2)], None, None) == [[0, 0]]
-    assert values("allreduce_", [torch.ones(2)], None, None) == []
+    assert values("alltoall_base_", own, sent, None) == [[1] * WORLD]
+    assert values("allreduce_", [torch.zeros(2, dtype=torch.long)], None, None) == [[0, 0]]
+    assert values("allreduce_", [torch.ones(2, dtype=torch.long)], None, None) == []
 
 
 def moved(model: nn.Module) -> nn.Module:

@@ -104,10 +104,9 @@ Stored = tuple[WeightEntry, tuple[int, ...]]  # A tensor, and the integers in it
 
 def _index(path: Path) -> dict[str, str]:
     """Return the names of the tensors in an index, and the files in its folder that have them."""
+    data = content(path, MOST_HEADER_BYTES)
     try:
-        shards = parsed_object(content(path, MOST_HEADER_BYTES)).get("weight_map")
-    except InputError:
-        raise
+        shards = parsed_object(data).get("weight_map")
     except ValueError as error:
         raise _refused(path.name, str(error)) from None
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
@@ -119,14 +118,13 @@ def _index(path: Path) -> dict[str, str]:
 
 def _stored_in(path: Path) -> dict[str, Stored]:
     """Return the tensors of a file as they are stored."""
-    try:
-        with opened(path) as file:
-            read, size = _gguf if path.suffix == ".gguf" else _safetensors, os.fstat(file.fileno()).st_size
-            return {entry.name: (entry, integers) for entry, integers in read(file, size, path.name)}
-    except InputError:
-        raise
-    except (struct.error, ValueError) as error:  # A header that ends early, or text that is not UTF-8 or JSON.
-        raise _refused(path.name, str(error)) from None
+    read = _gguf if path.suffix == ".gguf" else _safetensors
+    with opened(path) as file:
+        try:
+            stored = read(file, os.fstat(file.fileno()).st_size, path.name)
+            return {entry.name: (entry, integers) for entry, integers in stored}
+        except (struct.error, ValueError) as error:  # A header that ends early, or text that is not UTF-8 or JSON.
+            raise _refused(path.name, str(error)) from None
 
 
 def _refused(name: str, why: str) -> InputError:
@@ -142,21 +140,21 @@ def _first_of(names: Collection[str]) -> str:
 def _safetensors(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MOST_HEADER_BYTES or length > size - 8:
-        raise _refused(name, f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
+        raise ValueError(f"it declares {length:,} bytes; the limits are {MOST_HEADER_BYTES:,} and the file's size")
     header = parsed_object(file.read(length))
     header.pop("__metadata__", None)
     for tensor, entry in header.items():
         if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-            raise _refused(name, f"{describe(tensor)} does not have exactly dtype, shape and data_offsets")
+            raise ValueError(f"{describe(tensor)} does not have exactly dtype, shape and data_offsets")
         dtype, shape, offsets = str(entry["dtype"]), entry["shape"], entry["data_offsets"]
         if dtype not in BITS:
-            raise _refused(name, f"{describe(tensor)} has the unknown dtype {describe(entry['dtype'])}")
+            raise ValueError(f"{describe(tensor)} has the unknown dtype {describe(entry['dtype'])}")
         if not _are_sizes(shape) or len(shape) > MOST_AXES or not _are_sizes(offsets) or len(offsets) != 2:
-            raise _refused(name, f"{describe(tensor)} has an invalid shape or invalid offsets")
+            raise ValueError(f"{describe(tensor)} has an invalid shape or invalid offsets")
         begin, end = offsets
         count, nbytes = prod(shape), end - begin
         if not 0 <= nbytes <= size - 8 - length - begin or 8 * nbytes != count * BITS[dtype]:
-            raise _refused(name, f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
+            raise ValueError(f"the bytes of {describe(tensor)} do not match its shape, or lie outside the file")
         integers: tuple[int, ...] = ()
         if dtype in INTEGERS and count <= MOST_AXES and SHAPES.search(tensor):
             file.seek(8 + length + begin)
@@ -171,10 +169,10 @@ def _are_sizes(values: Any) -> bool:
 def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
     def read(count: int) -> bytes:
         if file.tell() + count > MOST_HEADER_BYTES:
-            raise _refused(name, f"the header has more than {MOST_HEADER_BYTES:,} bytes")
+            raise ValueError(f"the header has more than {MOST_HEADER_BYTES:,} bytes")
         data = file.read(count)
         if len(data) != count:
-            raise _refused(name, "the file ends inside the header")
+            raise ValueError("the file ends inside the header")
         return data
 
     def unpack(form: str) -> tuple[int, ...]:
@@ -191,15 +189,15 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
         if kind in _PLAIN:
             read(count * _PLAIN[kind])
         elif kind != _STRING:
-            raise _refused(name, f"it has a value or array of the unknown type {kind}")
+            raise ValueError(f"it has a value or array of the unknown type {kind}")
         for _ in range(count if kind == _STRING else 0):
             string()
 
     if read(4) != b"GGUF":
-        raise _refused(name, "it does not begin with GGUF")
+        raise ValueError("it does not begin with GGUF")
     version, tensors, entries = unpack("IQQ")
     if version not in (2, 3):
-        raise _refused(name, f"its version is {version}; accepted: 2, 3")
+        raise ValueError(f"its version is {version}; accepted: 2, 3")
     for _ in range(entries):
         string()
         skip(*unpack("I"))
@@ -207,22 +205,22 @@ def _gguf(file: BinaryIO, size: int, name: str) -> Iterator[Stored]:
     for _ in range(tensors):
         tensor, (axes,) = string().decode(), unpack("I")
         if axes > MOST_AXES:
-            raise _refused(name, f"{describe(tensor)} has {axes:,} axes; the limit is {MOST_AXES}")
+            raise ValueError(f"{describe(tensor)} has {axes:,} axes; the limit is {MOST_AXES}")
         shape = unpack(f"{axes}Q")[::-1]
         kind, offset = unpack("IQ")
         if kind not in BLOCKS:
-            raise _refused(name, f"{describe(tensor)} has the unknown type {kind}")
+            raise ValueError(f"{describe(tensor)} has the unknown type {kind}")
         dtype, elements, block = BLOCKS[kind]
         if (shape[-1] if shape else 1) % elements:
-            raise _refused(name, f"the shape of {describe(tensor)} does not consist of whole blocks of {elements}")
+            raise ValueError(f"the shape of {describe(tensor)} does not consist of whole blocks of {elements}")
         if tensor in names:
-            raise _refused(name, "it has two tensors of one name")
+            raise ValueError("it has two tensors of one name")
         names.add(tensor)
         nbytes = prod(shape) // elements * block
         end = max(end, offset + nbytes)
         yield WeightEntry(tensor, shape, dtype, nbytes, name), ()
     if file.tell() + end > size:
-        raise _refused(name, "its tensors lie outside the file")
+        raise ValueError("its tensors lie outside the file")
 
 
 SUFFIXES = (".safetensors", ".gguf", ".onnx")

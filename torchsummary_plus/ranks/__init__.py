@@ -1,7 +1,7 @@
 """One rank of many: a distributed model's step under a fake process group.
 
 ``record`` builds the model and runs its steps in a ``process_group``, on ``kernels``. What shards a model:
-``wrappers``, ``pipelines``. ``compat`` has torch's private names.
+``wrappers``. ``compat`` has torch's private names.
 """
 
 from torch import distributed

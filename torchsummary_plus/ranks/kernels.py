@@ -131,20 +131,21 @@ class RankKernels(StepKernels):
         return self._value_of(chosen, False) is not None and (func is not _HISTC or chosen.is_floating_point())
 
     def _collective(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        known = list(self._agreed(func, args))
+        name, group = func._schema.name, next(filter(None, map(_as_group, args)))
+        known = list(agreed(name, args, group.rank(), group.size(), lambda tensor: self._value_of(tensor, False)))
         for tensor in written(func, args, kwargs):
             self._note_overwritten(tensor)
         for tensor, values in known:
+            if name not in _UNASSUMED:
+                self.answers.assume(self.module(), func.name(), AGREED)
             if isinstance(tensor, Fake):
                 tensor.known = values
                 self.outdated.pop(tensor.untyped_storage()._cdata, None)
             elif tensor.shape == values.shape:
                 tensor.copy_(values)
                 self.overwritten.pop(tensor.untyped_storage()._cdata, None)
-        for group in filter(None, map(_as_group, args)):
-            peer = next((value for value in args if isinstance(value, int)), None)
-            is_pair = func._schema.name in _POINT_TO_POINT
-            self.groups.add(f"{group.group_name}: {peer}" if is_pair else group.group_name)
+        peer = next((value for value in args if isinstance(value, int)), None)
+        self.groups.add(f"{group.group_name}: {peer}" if name in _POINT_TO_POINT else group.group_name)
         schema = func._schema
         filled = [value for value, argument in zip(args, schema.arguments) if str(argument.type) in _FILLED]
         done: torch.futures.Future[list[Tensor]] = torch.futures.Future()
@@ -152,23 +153,6 @@ class RankKernels(StepKernels):
         is_work = [str(value.type).endswith("Work") for value in schema.returns]
         results = [compat.work_of(done).boxed() if work else filled[0] for work in is_work]
         return None if not results else tuple(results) if len(results) > 1 else results[0]
-
-    def _agreed(self, func: OpOverload, args: tuple[Any, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the tensors whose values are known if all ranks send the same, and these values."""
-        name, group = func._schema.name, next(filter(None, map(_as_group, args)))
-        if name == "c10d::alltoall_base_":
-            if (sent := self._value_of(args[1], False)) is not None:
-                yield args[0], exchanged(sent, group.size(), group.rank())
-            return
-
-        def counted(tensor: Tensor) -> Tensor | None:
-            """Return the values of a tensor of counts, flags or bytes; weights and losses do not steer a program."""
-            return None if tensor.is_floating_point() or tensor.is_complex() else self._value_of(tensor, False)
-
-        for filled, values in agreed(name, args, group.rank(), counted):
-            if name not in FROM_ONE:
-                self.answers.assume(self.module(), func.name(), AGREED)
-            yield filled, values
 
 
 def _as_group(value: Any) -> Any:
@@ -270,19 +254,21 @@ scratch("cpu", *_UNMODELLED)(lambda *_, **__: UNKNOWN)
 
 AGREED = "every rank is assumed to send the same values"
 
-FROM_ONE = ("c10d::broadcast_", "c10d::scatter_")
-"""Collectives that give every rank the values of one rank, which only that rank knows."""
+_UNASSUMED = ("c10d::broadcast_", "c10d::scatter_", "c10d::alltoall_base_")
+"""Collectives that give every rank the values of one rank, which only that rank knows, and one for counts of tokens,
+which routers are assumed to balance."""
 
 _ROOT_AT = {"c10d::broadcast_": 2, "c10d::gather_": 3, "c10d::scatter_": 3}
 """The argument with the rank at which alone the values are known."""
 
 
 def agreed(
-    name: str, args: tuple[Any, ...], rank: int, value: Callable[[Tensor], Tensor | None]
+    name: str, args: tuple[Any, ...], rank: int, ranks: int, value: Callable[[Tensor], Tensor | None]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each tensor that a collective fills with known values, and these; ``value`` returns a tensor's values.
+    """Yield each tensor that a collective fills with known counts, flags or bytes, and these.
 
-    The kind of a reduction is not known here, but zeros give zeros for all (torch/csrc/distributed/c10d/Ops.cpp).
+    ``value`` returns a tensor's values; those of weights and losses do not steer a program. The kind of a reduction is
+    not known here, but zeros give zeros for all (torch/csrc/distributed/c10d/Ops.cpp).
     """
     if name in _ROOT_AT and args[_ROOT_AT[name]] != rank:
         return
@@ -290,7 +276,7 @@ def agreed(
     match name.removeprefix("c10d::"):
         case "allgather_" | "gather_":
             pairs = [(filled, sent) for row, sent in zip(args[0], args[1]) for filled in row]
-        case "_allgather_base_":
+        case "_allgather_base_" | "alltoall_base_":
             pairs = [(args[0], args[1])]
         case "scatter_":
             pairs = [(filled, row[rank]) for filled, row in zip(args[0], args[1])]
@@ -299,8 +285,12 @@ def agreed(
         case "broadcast_" | "allreduce_" | "allreduce_coalesced_":
             pairs = [(tensor, tensor) for tensor in args[0]]
     for filled, sent in pairs:
-        values = value(sent)
-        if values is not None and not (name.startswith("c10d::allreduce") and values.any()):
+        values = None if sent.is_floating_point() or sent.is_complex() else value(sent)
+        if values is None or (name.startswith("c10d::allreduce") and values.any()):
+            continue
+        if name == "c10d::alltoall_base_":
+            yield filled, exchanged(values, ranks, rank)
+        else:
             times = filled.numel() // max(1, values.numel())
             yield filled, values.flatten().repeat(times).view(filled.shape)
 

@@ -116,9 +116,7 @@ def in_world(rank: Rank) -> Iterator[None]:
     process group does nothing, because the world already exists. No port is opened.
     """
     compat.require((*_OF_GROUPS, compat.NEW_GROUP))
-    with (
-        _registries_aside(), _environment(rank.environment()), _accelerate_aside(), replaced(_stand_ins()),
-    ):  # fmt: skip
+    with _registries_aside(), _environment(rank.environment()), replaced(_stand_ins()):
         hook = sys.excepthook
         try:
             c10d.init_process_group("fake", store=compat.FakeStore(), rank=rank.rank, world_size=rank.world_size)
@@ -128,6 +126,8 @@ def in_world(rank: Rank) -> Iterator[None]:
             yield
         finally:
             _unregister()
+            for kind in _accelerate_states():
+                kind._shared_state.clear()
 
 
 def _unregister() -> None:
@@ -174,11 +174,12 @@ def _stand_ins() -> dict[Place, Callable[[Any], Any]]:
 
 
 def _registries_aside() -> AbstractContextManager[None]:
-    """Inside the block, keep groups in registries that begin empty."""
+    """Inside the block, keep groups in registries that begin empty, and accelerate's state, if it has any."""
     makers: dict[Place, Callable[[Any], Any]] = dict.fromkeys(compat.REGISTRIES, lambda _: {})
     makers |= dict.fromkeys(compat.COUNTERS, lambda own: own)
     makers[compat.WORLD] = lambda own: type(own)()
     makers[compat.GROUP_NAME] = lambda _: lambda *_, **__: f"torchsummary_plus:{next(_OURS)}"
+    makers |= {Place(kind, "_shared_state"): lambda _: {} for kind in _accelerate_states()}
     return replaced(makers)
 
 
@@ -198,21 +199,8 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         os.environ.update(own)
 
 
-@contextmanager
-def _accelerate_aside() -> Iterator[None]:
-    """Inside the block, hide accelerate's state, which lasts as long as the process.
-
-    Source: accelerate/state.py, the ``_shared_state`` of its classes.
-    """
-    with all_replaced({(kind, "_shared_state"): {} for kind in _accelerate_states()}):
-        try:
-            yield
-        finally:
-            for kind in _accelerate_states():
-                kind._shared_state.clear()
-
-
 def _accelerate_states() -> list[Any]:
+    """Return the classes of accelerate whose state lasts as long as the process (accelerate/state.py)."""
     module = sys.modules.get("accelerate.state")
     classes = [getattr(module, name, None) for name in ("PartialState", "AcceleratorState", "GradientState")]
     return [kind for kind in classes if kind is not None]

@@ -39,15 +39,6 @@ from ..trace.assumed_routing import Routers
 from ..trace.values import AssumedValues, ValueSource
 from . import compat
 from .kernels import RankKernels, RankPass
-from .pipelines import (
-    NeedsStageError,
-    Neighbours,
-    RecordedPipelineSteps,
-    StageReportedError,
-    is_schedule,
-    pipelines_alone,
-    stages_of,
-)
 from .process_group import (
     Rank,
     as_rank,
@@ -58,7 +49,22 @@ from .process_group import (
     parameters_as_fakes,
     shapes_without_modes,
 )
-from .wrappers import FlatParameters, RankLedger, Shards, ddp_alone, fsdp_alone, limits_gathers, shards_of
+from .wrappers import (
+    FlatParameters,
+    NeedsStageError,
+    Neighbours,
+    RankLedger,
+    RecordedPipelineSteps,
+    Shards,
+    StageReportedError,
+    ddp_alone,
+    fsdp_alone,
+    is_schedule,
+    limits_gathers,
+    pipelines_alone,
+    shards_of,
+    stages_of,
+)
 
 Build = Callable[[], Any]
 Recorded = tuple[ModuleTree, MemoryLog]
