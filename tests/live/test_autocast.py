@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from torchsummary_plus.live import compat
-from torchsummary_plus.live.autocast import kernel_cast_within
 
 COMPOSITES = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 ARGUMENTS: dict[str, Any] = {
@@ -67,4 +66,4 @@ def test_only_in_known_operators_kernels_are_operators_cast() -> None:
             if not any(compat.has_kernel(name, key) for key in ("CPU", "CUDA", f"Autocast{device}")):
                 with suppress(RuntimeError, TypeError, ValueError, IndexError), Listening(f"Autocast{device}") as mode:
                     operator._op_dk(composite, *on_meta)
-                assert mode.heard == (kernel_cast_within(operator, device.lower()) is not None), name
+                assert mode.heard == (compat.kernel_within(operator, False, device.lower()) is not None), name

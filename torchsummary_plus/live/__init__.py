@@ -3,7 +3,7 @@
 - What the user passes: ``structures``, ``weights``.
 - Fake tensors: ``fakes``, ``storages``.
 - Copies for a pass, and what a step reaches besides the model: ``copying``, ``reachable``.
-- What a pass leaves as it was: ``isolation``. Autocast inside kernels: ``autocast``.
+- What a pass leaves as it was: ``isolation``.
 - CUDA without a GPU: ``cuda_calls``, also NVIDIA's driver.
 - torch's releases: ``compat``.
 """

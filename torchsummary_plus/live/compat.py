@@ -12,7 +12,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -155,7 +155,7 @@ global_hooks: tuple[Any, ...] = tuple(
 _DISPATCH = "torch:_C._dispatch"
 no_dispatch: Callable[[], Any] = probe("torch:_C._DisableTorchDispatch", _FAKES)
 no_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunction", _FAKES)
-as_called: Callable[[], Any] = probe("torch:_C._RestorePythonTLSSnapshot", _FAKES)
+_as_called: Callable[[], Any] = probe("torch:_C._RestorePythonTLSSnapshot", _FAKES)
 _TRACKER = "MemTracker is unavailable"
 no_subclass_function: Callable[[], Any] = probe("torch:_C.DisableTorchFunctionSubclass", _TRACKER)
 is_wrapper_subclass: Any = probe("torch.utils._python_dispatch:is_traceable_wrapper_subclass", _TRACKER)
@@ -345,12 +345,59 @@ def composite_kernel(operator: Any) -> Callable[..., Any] | None:
     return partial(operator._op_dk, torch.DispatchKey.CompositeImplicitAutograd)
 
 
+_EVERYWHERE = ("_trilinear", "_euclidean_dist", "linalg_pinv.atol_rtol_tensor")
+_CAST_INSIDE = {"cpu": _EVERYWHERE, "cuda": (*_EVERYWHERE, "ldexp.Tensor", "ldexp_", "mvlgamma", "mvlgamma_")}
+_BELOW_AUTOGRAD = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+
+
 @cache
-def python_kernel(operator: Any) -> Callable[..., Any] | None:
-    """Return the kernel of an operator in which ``torch.nn`` wraps Python code, such as a loss in chunks, or None."""
-    if operator.namespace != "torch_nn" or not has_kernel(operator.name(), "CompositeExplicitAutograd"):
+def kernel_within(operator: Any, in_python: bool, autocasts: str) -> Callable[..., Any] | None:
+    """Return the composite kernel of an operator, if it must run below autograd operator by operator, else None.
+
+    That is, ``in_python``, code that ``torch.nn`` wraps, such as a loss in chunks, and a kernel in which alone autocast
+    on a kind of device casts operators; ``tests/live/test_autocast.py`` looks for these among all of torch's.
+    """
+    is_cast = operator.name().removeprefix("aten::") in _CAST_INSIDE.get(autocasts, ())
+    if not is_cast and not (in_python and operator.namespace == "torch_nn"):
         return None
-    return partial(operator._op_dk, torch.DispatchKey.CompositeExplicitAutograd)
+    key = next((key for key in _BELOW_AUTOGRAD if has_kernel(operator.name(), key)), None)
+    return None if key is None else partial(operator._op_dk, getattr(torch.DispatchKey, key))
+
+
+def is_cast_inside(device: str) -> bool:
+    """Whether autocast is active inside the kernel of the operator that a dispatch mode is handling.
+
+    In a mode autocast is always off. torch restores here the state that the operator was called under, without
+    autocast if the operator has an autocast kernel. If Python called the mode, as ``torch.cond`` does, no state exists.
+    """
+    with ExitStack() as stack:
+        with suppress(RuntimeError):
+            stack.enter_context(_as_called())
+        return torch.is_autocast_enabled(device)
+
+
+@contextmanager
+def autocast_inside(device: str) -> Iterator[None]:
+    """Run a kernel under the autocast that its operator was called under, inside a dispatch mode."""
+    is_on, outer = is_cast_inside(device), torch.is_autocast_enabled(device)
+    torch.set_autocast_enabled(device, is_on)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device, outer)
+
+
+@cache
+def cast_functions(device: str) -> frozenset[str]:
+    """Return the operators, without overloads, that autocast on a kind of device has a kernel for.
+
+    Autocast is off in what such a kernel calls.
+
+    >>> "mm" in cast_functions("cpu"), "relu" in cast_functions("cpu")
+    (True, False)
+    """
+    registered = composite_registrations(f"Autocast{device.upper()}")
+    return frozenset(name.removeprefix("aten::").partition(".")[0] for name in registered)
 
 
 def copy_composable_states(modules: Iterable[Any], of: Callable[[Any], Any]) -> None:

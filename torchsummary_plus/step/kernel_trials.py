@@ -20,7 +20,6 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.autocast import is_cast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
 from ..live.isolation import draws, taking_generator
@@ -141,7 +140,7 @@ def tried(
         return ()  # At most a result, in the size of its fake.
     if any(result.layout is not torch.strided for result in tensors_of(out)):
         return UNKNOWN
-    casts = is_foreign(name) and is_cast_inside("cpu")
+    casts = is_foreign(name) and compat.is_cast_inside("cpu")
     known = of_libraries if is_foreign(name) or _has_packed(args) else _COURSES
     timeline = _known(func, Call(args, kwargs, out), known, casts)
     return UNKNOWN if timeline is None else timeline

@@ -21,7 +21,6 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.autocast import kernel_cast_within
 from ..live.fakes import CPU, META, PRIM_DEVICE, Fake, follow_access
 from ..live.isolation import safe_point
 from ..live.structures import inner_tensors
@@ -221,9 +220,7 @@ class Pass(compat.DispatchMode):
             if composite is not None and self._is_below_autograd(args) and _has_no_kernel(func, args):
                 with _again(self), self._autocast_inside(func):
                     return composite(*args, **kwargs)
-            within = compat.python_kernel(func) if self.state.on_cuda else None
-            if within is None and self.state.autocasts:
-                within = kernel_cast_within(func, self.state.autocasts)
+            within = compat.kernel_within(func, self.state.on_cuda, self.state.autocasts)
             if within is not None:
                 with _again(self), self._autocast_inside(func), self.state.override(below_autograd=True):
                     return within(*args, **kwargs)

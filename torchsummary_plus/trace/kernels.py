@@ -20,7 +20,6 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.autocast import autocast_inside
 from ..live.copying import INERT
 from ..live.fakes import CPU, META, DataDependentError, Fake, MetaStorages, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.isolation import drawn
@@ -596,7 +595,7 @@ def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the operator itself: the kernel of a real pass. Autocast reaches the inside of other libraries' kernels."""
     if getattr(func, "namespace", "aten") == "aten":
         return called(func, args, kwargs)
-    with autocast_inside("cpu"), autocast_inside("cuda"):
+    with compat.autocast_inside("cpu"), compat.autocast_inside("cuda"):
         return func(*args, **kwargs)
 
 

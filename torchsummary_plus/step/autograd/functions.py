@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 from ...data.capability import AMPERE, Capability
 from ...live import compat
-from ...live.autocast import cast_functions
 from ...live.cuda_calls import on_numbered_gpus
 from ...live.fakes import Fake
 from ...live.isolation import in_pass
@@ -70,7 +69,7 @@ class StepFunctions(TorchFunctionMode):
         self.engine.drop_unreferenced()
         state = self.watch.state
         kind = self.device.type
-        casts = torch.is_autocast_enabled(kind) and getattr(func, "__name__", "") not in cast_functions(kind)
+        casts = torch.is_autocast_enabled(kind) and getattr(func, "__name__", "") not in compat.cast_functions(kind)
         state.autocasts = kind if casts else ""
         # Not ``being``: this runs tens of thousands of times a step.
         outer, state.in_engine = (state.in_engine, state.in_transform), False
