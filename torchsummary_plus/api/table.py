@@ -131,7 +131,7 @@ def summary(
         example = make_example(**{**inputs, **changed})
         if example is not None and batch_dim is not None:
             example = with_batch_dim(example, batch_dim)
-        return with_arguments(example, arguments, unwrapped(model).forward) if arguments else example
+        return with_arguments(example, arguments, unwrapped(model)[-1].forward) if arguments else example
 
     options = PassOptions(run, mode, as_device(device), functional)
     with no_collection():

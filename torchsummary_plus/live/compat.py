@@ -7,7 +7,6 @@ which every supported release has, functions of a few operators, and methods of 
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 import weakref
@@ -248,22 +247,16 @@ _profiler_extras: Any = probe("torch._C._profiler:_ExperimentalConfig", _STEP)
 def block_sizes() -> Iterator[list[int]]:
     """Yield a list that on exit has the bytes of every allocated block in order, negative where a block was freed.
 
-    The garbage collector is off meanwhile: what it frees is not the code's.
+    Call it without garbage collection: what that frees is not the code's.
     """
     sizes: list[int] = []
     # Of memory, without shapes, stacks, operations and modules.
     config = _legacy_config(_legacy_state.CPU, False, True, False, False, False, _profiler_extras())
-    collects = gc.isenabled()
-    gc.disable()
+    _start_legacy_profile(config)
     try:
-        _start_legacy_profile(config)
-        try:
-            yield sizes
-        finally:
-            threads = _end_legacy_profile()
+        yield sizes
     finally:
-        if collects:
-            gc.enable()
+        threads = _end_legacy_profile()
     sizes += (event.cpu_memory_usage() for events in threads for event in events if event.kind() == "memory_alloc")
 
 

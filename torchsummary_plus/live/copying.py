@@ -47,6 +47,7 @@ from torch import Tensor, nn
 
 from . import compat
 from .fakes import is_plain
+from .storages import all_stored
 from .structures import SPARSE, behind_proxy, inner_tensors, slots_of
 
 LARGEST_ARRAY = 64 << 20
@@ -434,14 +435,13 @@ USUAL.update((kind, _found(kind)) for kind in (dict, OrderedDict, list, set, tup
 class Copies:
     """Real copies of tensors on a device; each storage is copied once, so that views keep sharing it.
 
-    Tensors on other devices stay there, unless ``moves`` is set. If it ``shares`` parameters, those on the device are
-    not copied.
+    Tensors on other devices stay there, unless ``moves`` is set. What shares elements with ``shared`` ones keeps them.
     """
 
-    def __init__(self, device: torch.device, moves: bool = False, shares: bool = False) -> None:
+    def __init__(self, device: torch.device, moves: bool = False, shared: Iterable[Tensor] = ()) -> None:
         self.device = device
         self.moves = moves
-        self.shares = shares
+        self._shared = {part.untyped_storage()._cdata for part in all_stored(shared)}
         self._copied: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -453,16 +453,23 @@ class Copies:
                 self._copied[storage._cdata] = storage, whole.to(self.device, copy=True).untyped_storage()
         _, copied = self._copied[storage._cdata]
         copy = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        return copy.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
+        copy.set_(copied, tensor.storage_offset(), tensor.shape, tensor.stride())
+        if not storage.nbytes():
+            copied.resize_(0)  # Its elements come later, as those of a gathered weight.
+        return copy
 
     def __contains__(self, tensor: torch.Tensor) -> bool:
         """Return whether the tensor's storage has been copied."""
         return tensor.untyped_storage()._cdata in self._copied
 
+    def shares(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor has elements that are not copied."""
+        return any(part.untyped_storage()._cdata in self._shared for part in all_stored([tensor]))
+
     def alike(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the copy of any tensor, a parameter for a parameter. Copies on other devices share no storage."""
         to_here = tensor.device == self.device or (self.moves and tensor.device.type != "meta")
-        if self.shares and tensor.device == self.device and isinstance(tensor, torch.nn.Parameter):
+        if (tensor.device == self.device or not self.moves) and self.shares(tensor):
             copy = tensor.detach()
         elif to_here and is_plain(tensor):
             copy = self.of(tensor.detach())

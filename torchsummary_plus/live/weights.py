@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from . import compat
 from .copying import own_attributes
 from .fakes import CPU, META, fake_like
+from .isolation import no_collection
 from .storages import Change
 from .structures import all_tensors
 
@@ -279,7 +280,7 @@ def _copy_bytes(packed: Any) -> list[int]:
     """Return the bytes of the blocks that a copy of the object holds; none while another profile runs."""
     if compat.profiler_enabled():
         return []
-    with torch.no_grad(), compat.block_sizes() as sizes:
+    with torch.no_grad(), no_collection(), compat.block_sizes() as sizes:
         copy = repacked(packed)
     del copy
     return [*(Counter(size for size in sizes if size > 0) - Counter(-size for size in sizes if size < 0)).elements()]

@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from ..live import compat
 from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
-from ..live.isolation import draws, taking_generator
+from ..live.isolation import draws, no_collection, taking_generator
 from ..live.weights import repacked
 from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds
@@ -455,7 +455,7 @@ def _course(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Return a call's timeline, and its result."""
     operands = {(storage := tensor.untyped_storage())._cdata: storage for tensor in tensors_of((args, kwargs))}
     before = {place: storage.nbytes() for place, storage in operands.items()}
-    with compat.block_sizes() as sizes:
+    with no_collection(), compat.block_sizes() as sizes:
         result = func(*args, **kwargs)
     resized = {place: storage.nbytes() for place, storage in operands.items() if storage.nbytes() != before[place]}
     new: dict[int, int] = {}

@@ -132,16 +132,18 @@ def run_for_real(tree: ModuleTree, example: Example, step: Step, only_forward: b
             recorder.check(3 * recorder.multiply_adds * step.steps * step.micro_batches)
 
     try:
-        reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reachable_from(tree, step).tensors)}.values()
-        held = (held_bytes(tensor) for tensor in reached if not (shares and isinstance(tensor, nn.Parameter)))
-        _check_bytes(sum(held) + example.nbytes(tree.dtype()))
-        swapped = copied(tree, step, Copies(CPU, moves=True, shares=shares), draws=False)
+        reached = {id(tensor): tensor for tensor in (*tree.tensors(), *reachable_from(tree, step).tensors)}
+        shared = [p for p in reached.values() if isinstance(p, nn.Parameter)] if shares else []
+        held = sum(map(held_bytes, reached.values())) - sum(map(held_bytes, shared))
+        _check_bytes(held + example.nbytes(tree.dtype()))
+        alike = Copies(CPU, moves=True, shared=shared)
+        swapped = copied(tree, step, alike, draws=False)
         with eager(), compiled_for_torch(), swapped as copy, deep_stack(), compat.replaced(EXPORTS):
             ignore: Any = dict.fromkeys(("classify", "stop"), lambda *_: None)
             account = SimpleNamespace(phase="", step=0, enter=enter, **ignore)
             steps, args, kwargs = prepared(copy, example, CPU, account, [journal, recorder])
             copies = [*copy.tree.tensors(), *tensors_in(steps.loss_modules), *(prior.tensor for prior in copy.prior)]
-            copies = [tensor for tensor in copies if not (shares and isinstance(tensor, nn.Parameter))]
+            copies = [tensor for tensor in copies if not alike.shares(tensor)]
             journal.note_created(all_stored([*copies, *all_tensors((args, kwargs, steps.targets))]))
             copies.clear()
             recorder.watch = steps.watch

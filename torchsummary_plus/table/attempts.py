@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
     if isinstance(model, ModuleTree):
         return model
     with one_pass():
-        inside = unwrapped(model)
+        *wrappers, inside = unwrapped(model)
         tree = ModuleTree(inside)
         own, given = tensors_in(tree.modules), [] if example is None else all_tensors((example.args, example.kwargs))
         if any(map(compat.is_torch_fake, [*own, *given])):
@@ -81,8 +81,7 @@ def read(model: nn.Module | ModuleTree, example: Example | None) -> ModuleTree:
             )
         if example is not None and any(map(nn.parameter.is_lazy, own)):
             tree = materialised(tree, example)
-        if inside is not model:
-            tree.left_out, tree.called = hooks_around(model), wrapped(model, tree.modules[0])
+        tree.left_out, tree.called = hooks_around(wrappers), wrapped(wrappers, tree.modules[0])
         return tree
 
 
@@ -231,7 +230,9 @@ class Attempts:
         """Copy the model for one forward; yield the copy, the backend that runs it, and the mode key of its pass."""
         is_real = self.kind == "real"
         device = placed(self.own_device if is_real else self.options.device or self.own_device)
-        environment = RealEnvironment(device) if is_real else FakeEnvironment(device, self.fakes, self.routers)
+        environment: Environment = FakeEnvironment(device, self.fakes, self.routers)
+        if is_real:
+            environment = RealEnvironment(device, [p for p in self.tree.tensors() if isinstance(p, nn.Parameter)])
         ended = {(threading, "excepthook"): partial(_thread_ended, threading.excepthook)}
         with (
             global_state_kept(), deep_stack(), torch.set_grad_enabled(grad), eager(),
@@ -239,7 +240,7 @@ class Attempts:
             compat.attention_without_card(device), ExitStack() as stack,
         ):  # fmt: skip
             if isinstance(environment, RealEnvironment):
-                stack.enter_context(environment)
+                stack.callback(environment.journal.undo)
             try:
                 tree, copier = environment.copied(self.tree)
             except RuntimeError as error:
@@ -318,23 +319,17 @@ def _open_spec(a: TensorSpec, b: TensorSpec) -> TensorSpec:
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Run compiled modules uncompiled from the pass's first compilation on, so that their submodules are visible."""
+    """Run compiled modules uncompiled, also the first that a process compiles: their submodules are visible."""
     compat.import_compiler()
-    own = torch.compile
     with ExitStack() as stack:
+        begin = cache(lambda: stack.enter_context(compat.uncompiled()))
         if "torch._dynamo" in sys.modules:
-            stack.enter_context(compat.uncompiled())
-            yield
-            return
-        is_first = True
+            begin()
+        own = torch.compile
 
         def compile(*args: Any, **kwargs: Any) -> Any:
-            nonlocal is_first
-            compiled: Any = own(*args, **kwargs)
-            if is_first:
-                stack.enter_context(compat.uncompiled())
-            is_first = False
-            return compiled
+            begin()
+            return own(*args, **kwargs)
 
         stack.enter_context(compat.replaced({(torch, "compile"): compile}))
         yield

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Union
 
 import torch
 from torch import Tensor, nn
 
 from ..live import compat
-from ..live.copying import Copier, own_attributes
+from ..live.copying import Copier, Copies, own_attributes
 from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake, real_input
-from ..live.storages import all_stored, remade
+from ..live.storages import Change, all_stored, remade
 from ..live.structures import CLASSES, inner_tensors, is_wrapper
 from ..live.weights import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
 from ..trace.assumed_routing import Routers
@@ -78,7 +78,7 @@ class FakeEnvironment:
         return self.device.type == "cpu" and not dtype.is_floating_point and not dtype.is_complex and numel <= MASK
 
 
-class RealEnvironment(AbstractContextManager["RealEnvironment"]):
+class RealEnvironment:
     """The model's own tensors: copies of buffers, and parameters that share their elements with the model's.
 
     A journal undoes what the pass writes to these.
@@ -86,34 +86,15 @@ class RealEnvironment(AbstractContextManager["RealEnvironment"]):
 
     kernel = staticmethod(run_really)
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, parameters: Sequence[Tensor] = ()) -> None:
         self.device = device
-        self.journal = WriteJournal([])
-        self.listeners: Sequence[Listener] = ()
+        self.copies = Copies(device, shared=parameters)
+        self.journal = WriteJournal(parameters)
+        self.listeners: Sequence[Listener] = (self.journal,)
 
     def copied(self, tree: ModuleTree) -> tuple[ModuleTree, Copier]:
-        """Return a copy of the model with copies of buffers, and put the parameters under the journal."""
-        parameters = [p for module in tree.modules for p in module._parameters.values() if p is not None]
-        self.journal = WriteJournal(parameters)
-        self.listeners = (self.journal,)
-        return copied_tree(tree, self._own, self._own)
-
-    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor on the same elements if they are a parameter's, as a flat parameter's are, else on copies."""
-        if self.journal.keeps(tensor):
-            copy = self._here(tensor.detach())
-        elif is_plain(tensor) and tensor.numel() and not tensor.untyped_storage().nbytes():
-            copy = torch.empty_like(tensor, device=self.device)
-            copy.untyped_storage().resize_(0)  # Its elements come later, as those of a gathered weight.
-        else:
-            copy = self._here(tensor.detach().clone())
-        return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
-
-    def _here(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.device.type == self.device.type else tensor.to(self.device)
-
-    def __exit__(self, *_: object) -> None:
-        self.journal.undo()
+        """Return a copy of the model with copies of buffers."""
+        return copied_tree(tree, self.copies.alike, self.copies.alike)
 
     def make(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a real input."""
@@ -128,7 +109,6 @@ class RealEnvironment(AbstractContextManager["RealEnvironment"]):
 
 Environment = Union[FakeEnvironment, RealEnvironment]
 """Creates a pass's tensors and runs its operators."""
-Change = Callable[[Tensor], Tensor]
 DEEPEST = 4
 """Most levels of nested lists and dicts in which a module's own tensors are sought."""
 
@@ -193,10 +173,6 @@ class WriteJournal(Listener):
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.storages = {part.untyped_storage()._cdata for part in all_stored(tensors)}
         self.contents: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def keeps(self, tensor: Tensor) -> bool:
-        """Whether a tensor's elements are among those that are saved."""
-        return any(self.is_kept(part.untyped_storage()) for part in all_stored([tensor]))
 
     def is_kept(self, storage: torch.UntypedStorage) -> bool:
         """Whether a storage is among those that are saved."""
