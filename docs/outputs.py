@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torchsummary_plus.api.cli.main import main as shell
+from torchsummary_plus.api.cli import main as shell
 from torchsummary_plus.ops.scratch.cuda.cudnn import backend
 
 ROOT = Path(__file__).parents[1]

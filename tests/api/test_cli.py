@@ -18,7 +18,7 @@ from examples.simple_cnn import PooledCNN
 from examples.vgg import vgg16
 from tests.truth.warm import python
 from torchsummary_plus import graph, summary
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.render.columns import COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -234,7 +234,7 @@ def test_usage_errors_name_what_is_missing(words: list[str], answer: str, capsys
 
 WITHOUT_TORCH = """
 import sys
-from torchsummary_plus.api.cli.main import COMMANDS, main
+from torchsummary_plus.api.cli import COMMANDS, main
 
 for words in (["--version"], ["gpus"], ["columns"], [sys.argv[1]], *([name, "--help"] for name in COMMANDS)):
     try:

@@ -13,7 +13,7 @@ import torch
 from benchmarks.fire.mutants import judged
 from torchsummary_plus import InputError, MissingExtraError, UnsupportedError, estimate_memory, from_config, summary
 from torchsummary_plus.api import configured
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 
 transformers: Any = pytest.importorskip("transformers")
 

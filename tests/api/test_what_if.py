@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torchsummary_plus import InputError, StepOptions, WhatIf, estimate_memory, max_batch_size, what_if
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.data.units import in_common_unit
 
 GPUS = ["RTX 4060", "T4", "H100"]

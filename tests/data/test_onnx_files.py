@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchsummary_plus import InputError, MissingExtraError, WeightsFile, weights
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.data import onnx_files
 
 onnx: Any = pytest.importorskip("onnx")

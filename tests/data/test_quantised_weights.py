@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchsummary_plus import InputError, WeightsFile, weights
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.data.weight_files import BITS, INTEGERS
 
 Tensors = dict[str, tuple[str, list[int]]]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchsummary_plus import InputError, WeightsFile, from_config, weights
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.data.weight_files import BLOCKS, MOST_HEADER_BYTES
 
 STATE = {"a.weight": torch.zeros(4, 3), "a.bias": torch.zeros(4), "b.weight": torch.zeros(2, 4, dtype=torch.bfloat16)}

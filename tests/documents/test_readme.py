@@ -16,7 +16,7 @@ from docs.measured_cuda import cpu_build_errors
 from docs.measured_cuda import error as cuda_error
 from docs.outputs import with_outputs
 from torchsummary_plus import MemoryEstimate, ModelSummary, __version__
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.live.compat import since
 from torchsummary_plus.render.columns import COLUMNS
 

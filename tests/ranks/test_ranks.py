@@ -16,7 +16,7 @@ from torch import nn
 from benchmarks.published.ranks import DATA as PUBLISHED
 from tests.truth.releases import from_release, runs_fully_shard
 from torchsummary_plus import estimate_memory
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.data.errors import InputError, StepError, SummaryError, UnsupportedError
 from torchsummary_plus.data.memory_records import COMPILED
 from torchsummary_plus.live import compat as torch_compat

@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.parts import of_parts
 from torchsummary_plus import MemTracker, compare, estimate_memory, explain, graph, summary
-from torchsummary_plus.api.cli.main import fail
+from torchsummary_plus.api.cli import fail
 from torchsummary_plus.data.errors import ForwardError, InputError
 
 ODD = "\u202e\u200b\u200d\ufeff\u2066\x1b[31m\x07\r\u2028\u034f\u3164\ufe0f\ud800\udfff\x85"

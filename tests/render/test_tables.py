@@ -10,7 +10,7 @@ from examples.resnet import resnet18
 from examples.simple_cnn import PooledCNN
 from tests.parts import of_parts
 from torchsummary_plus import InputError, ModelSummary, compare, estimate_memory, register_column, summary
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.formats.table import CellStyle, written
 from torchsummary_plus.render.columns import COLUMNS
 from torchsummary_plus.table.columns import summary_table

@@ -19,7 +19,7 @@ from torchsummary_plus import (
     measure_memory,
     summary,
 )
-from torchsummary_plus.api.cli.main import main
+from torchsummary_plus.api.cli import main
 from torchsummary_plus.data.memory_records import SUMMED
 from torchsummary_plus.step.losses import LOSSES
 

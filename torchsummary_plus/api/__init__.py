@@ -4,5 +4,5 @@
 - Memory and time: ``memory``, ``what_if``, and ``step_request``, which these calls share. While a program runs:
   ``tracker``, ``loops``.
 - For all calls: ``public`` (interrupts, errors, progress, showing), ``other_tools`` (arguments known from other tools).
-  ``cli/`` is the shell command.
+  ``cli`` is the shell command.
 """
