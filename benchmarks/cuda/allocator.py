@@ -20,8 +20,7 @@ from typing import Any
 
 from benchmarks.nocuda.cards import card_path
 from benchmarks.nocuda.runtime import is_active
-from torchsummary_plus.memory.allocator import CachingAllocator
-from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.memory.allocator import AllocatorOptions, CachingAllocator
 
 DATA = Path(__file__).parents[1] / "data" / "allocator_noop_torch_2.13.0.json.xz"
 MIB = 1 << 20

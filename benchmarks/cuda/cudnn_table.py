@@ -21,8 +21,7 @@ from benchmarks.cuda.cudnn_fit import Sample, fit
 from torchsummary_plus.data.units import MIB
 from torchsummary_plus.ops.scratch.cuda.cudnn import backend
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import CudnnError, Kind, Question
-from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.queries import plans, refused_notes, workspaces_of_worker
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import known_cards, plans, refused_notes, workspaces_of_worker
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import TABLE, guess, tensor_bytes, trials_bytes
 
 DATA = Path(__file__).parents[1] / "data"

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchsummary_plus.memory.allocator import CachingAllocator
-from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.memory.allocator import AllocatorOptions, CachingAllocator
 
 SEGMENT, RELEASED = -1, -2
 """Instead of a block's number: memory that the allocator took from the device, and memory that it returned."""

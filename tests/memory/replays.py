@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchsummary_plus.memory.allocator import Allocator, CachingAllocator
-from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.memory.allocator import Allocator, AllocatorOptions, CachingAllocator
 
 Event = tuple[int, int]
 """A block's number, and the bytes it is allocated with, or 0 when it is freed."""

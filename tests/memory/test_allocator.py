@@ -16,8 +16,7 @@ from tests.memory.replays import Event, Failure, replay, replay_in, segments
 from tests.truth.releases import from_release
 from tests.truth.warm import python
 from torchsummary_plus.data.errors import InputError, SummaryError
-from torchsummary_plus.memory.allocator import Allocator, CachingAllocator, CpuAllocator
-from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.memory.allocator import Allocator, AllocatorOptions, CachingAllocator, CpuAllocator
 
 KIB, MIB = 1024, 1024 * 1024
 

@@ -32,8 +32,7 @@ from torchsummary_plus.ops.scratch.cuda.cudnn.backend import (
     Question,
     cudnn_library,
 )
-from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
-from torchsummary_plus.ops.scratch.cuda.cudnn.queries import plans, refused_notes, requested, settings
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import known_cards, plans, refused_notes, requested, settings
 
 RECORDED = read(ANSWERS)
 

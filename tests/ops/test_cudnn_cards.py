@@ -8,8 +8,7 @@ import pytest
 from benchmarks.cuda.files import DATA
 from torchsummary_plus.api.step_request import figures_of
 from torchsummary_plus.memory.gpus import GPUS, find_gpu
-from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards, local_card
-from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn, known_cards, local_card
 
 
 def test_every_card_from_turing_on_has_figures() -> None:

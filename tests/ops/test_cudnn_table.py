@@ -26,7 +26,7 @@ from tests.ops.asking import has_cudnn
 from tests.truth.releases import from_release
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.data.units import MIB
-from torchsummary_plus.ops.scratch.cuda.cudnn.cards import known_cards
+from torchsummary_plus.ops.scratch.cuda.cudnn.queries import known_cards
 from torchsummary_plus.ops.scratch.cuda.cudnn.table import COPIES, PARTS, SMALL, TABLE, guess, tensor_bytes, transforms
 
 RECORDED = read(ANSWERS)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torchsummary_plus.data.memory_records import StepInfo
 from torchsummary_plus.data.units import MIB, MIN_BLOCK, SMALL_REQUEST
 from torchsummary_plus.live import compat
-from torchsummary_plus.memory.allocator import CachingAllocator
-from torchsummary_plus.memory.allocator_options import AllocatorOptions
+from torchsummary_plus.memory.allocator import AllocatorOptions, CachingAllocator
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
 from torchsummary_plus.step.measuring import _missed
 from torchsummary_plus.watch.history import AllocatorHistory, free_blocks_taken, happened, requests_that_fill

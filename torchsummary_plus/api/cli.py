@@ -34,7 +34,7 @@ from ..data.errors import ForwardError, InputError, LeftOutWarning, SummaryError
 from ..data.units import COUNT_UNITS, GIB, describe, in_common_unit, visible
 from ..data.untrusted_files import is_config
 from ..formats.text import printable
-from ..memory.gpus import AMD, GPUS, INTEL, named_gpu, other_device, parse_memory
+from ..memory.gpus import GPUS, OTHERS, named_gpu, other_device, parse_memory
 from ..render.columns import COLUMNS
 from ..table.columns import default_names
 from ..table.lines import REPEATS, STYLES
@@ -531,8 +531,7 @@ def list_of_gpus(arguments: argparse.Namespace) -> Answer:
         f"{gpu.name:<22} {gpu.datasheet_gb:>4} GB  {gpu.usable_bytes / GIB:>6.2f} GiB usable  {gpu.architecture}"
         for gpu in GPUS.values()
     ]
-    for maker, devices in (("AMD", AMD), ("Intel", INTEL)):
-        lines += [f"{name:<22} {gb:>4} GB  {maker}, kernels not modelled" for name, gb in devices.items()]
+    lines += [f"{name:<22} {gb:>4} GB  {maker}, kernels not modelled" for maker, name, gb in OTHERS]
     lines.append("M2 Max 32GB (and so on)       Apple, kernels not modelled")
     return "\n".join(line for line in lines if arguments.word.lower() in line.lower()), ""
 

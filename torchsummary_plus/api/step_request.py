@@ -21,12 +21,11 @@ from ..data.memory_records import AS_COMPILED, COMPILED, HOW_COMPILED, NOT_COMPI
 from ..data.units import MIB, describe
 from ..live.isolation import no_collection
 from ..live.structures import dtype_name
-from ..memory.allocator_options import AllocatorOptions
+from ..memory.allocator import AllocatorOptions
 from ..memory.attribution import replay
 from ..memory.estimate import build_estimate, least, log_fits, room_of_log
 from ..memory.gpus import GPU, find_gpu, named_gpu
-from ..ops.scratch.cuda.cudnn.cards import Card, known_cards, local_card, nearest_card
-from ..ops.scratch.cuda.cudnn.queries import Cudnn
+from ..ops.scratch.cuda.cudnn.queries import Card, Cudnn, known_cards, local_card, nearest_card
 from ..results.memory_estimate import MemoryEstimate
 from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers

@@ -23,7 +23,7 @@ from ..live import compat
 from ..live.compat import place, probe
 from ..live.cuda_calls import always
 from ..ops.backends import FORMATS, keeps_last_on_cuda
-from ..ops.scratch.cuda.cudnn.cards import Card
+from ..ops.scratch.cuda.cudnn.queries import Card
 from ..ops.shapes.registry import is_channels_last
 from ..step.autograd.cuda_functions import attention
 

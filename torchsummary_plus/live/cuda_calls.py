@@ -451,31 +451,25 @@ def wrappers_reported() -> Iterator[None]:
         del kind._make_wrapper_subclass
 
 
-_CAPABILITY = (75, 76)
-"""``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`` and ``_MINOR``."""
+def driver_figures(index: int, *attributes: int) -> tuple[int, ...] | None:
+    """Return a GPU's bytes and attributes (``CUdevice_attribute``), for which nothing is allocated on it.
 
-
-@cache
-def cuda_driver() -> Any:
-    """Return the driver's library, initialised; None without a driver or a GPU."""
+    None if there is no such GPU. Source: ``cuDeviceGetAttribute`` in NVIDIA's CUDA Driver API.
+    """
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return None
-    return None if driver.cuInit(0) else driver
+    device, total, values = ctypes.c_int(), ctypes.c_size_t(), [ctypes.c_int() for _ in attributes]
+    failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index)
+    failed = failed or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    for value, attribute in zip(values, attributes):
+        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+    return None if failed else (total.value, *(value.value for value in values))
 
 
 @cache
 def capability_of(index: int) -> Capability | None:
-    """Return a GPU's compute capability, for which nothing is allocated on it; None if there is no such GPU.
-
-    Source: ``cuDeviceGetAttribute`` in NVIDIA's CUDA Driver API.
-    """
-    driver = cuda_driver()
-    if driver is None:
-        return None
-    card, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
-    failed = driver.cuDeviceGet(ctypes.byref(card), index)
-    for value, attribute in zip(values, _CAPABILITY):
-        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, card)
-    return None if failed else (values[0].value, values[1].value)
+    """Return a GPU's compute capability; None if there is no such GPU."""
+    figures = driver_figures(index, 75, 76)
+    return None if figures is None else (figures[1], figures[2])

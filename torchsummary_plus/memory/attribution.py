@@ -20,8 +20,7 @@ from ..data.memory_records import (
     RowMemory,
     StorageSpec,
 )
-from .allocator import Allocator, CachingAllocator, CpuAllocator
-from .allocator_options import AllocatorOptions
+from .allocator import Allocator, AllocatorOptions, CachingAllocator, CpuAllocator
 
 
 def new_allocator(backend: str, options: AllocatorOptions | None, limit: int | None = None) -> Allocator:

@@ -21,7 +21,7 @@ from ..data.memory_records import (
 )
 from ..data.units import MIB, describe, in_common_unit
 from ..live.compat import since
-from .allocator_options import AllocatorOptions
+from .allocator import AllocatorOptions
 from .attribution import (
     Footprint,
     Replayed,

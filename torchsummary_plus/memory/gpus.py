@@ -11,10 +11,10 @@ architecture whitepapers and datasheets for the multiprocessors (CUDA cores divi
 ``gpus.csv``, a line for each GPU: figures were "printed" by nvidia-smi and torch in public repositories (2022 to 2026),
 or those of nvidia-smi "tabulated" in thundergolfer.com/blog/nvidia-gpu-memory-capacity.
 
-Of devices of other makers, the memory size is known, from their datasheets, but the kernels are not modelled: whether a
-step fits is decided by its tensors alone, since kernels' scratch memory, contexts and allocators differ. Of Apple's
-unified memory, Metal recommends that a program use 2/3 up to 32 GB (21,845 of 32,768 MiB: ollama/ollama#434) and 3/4
-beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of 98,304: #3213).
+Of devices of other makers (``other_devices.csv``), the memory size is known, from their datasheets, but the kernels are
+not modelled: whether a step fits is decided by its tensors alone, since kernels' scratch memory, contexts and
+allocators differ. Of Apple's unified memory, Metal recommends that a program use 2/3 up to 32 GB (21,845 of 32,768 MiB:
+ollama/ollama#434) and 3/4 beyond (49,152 of 65,536: ggml-org/llama.cpp#1870; 73,728 of 98,304: #3213).
 """
 
 from __future__ import annotations
@@ -320,19 +320,8 @@ def context_bytes(
     return low * MIB, high * MIB
 
 
-AMD = {
-    "MI355X": 288, "MI350X": 288, "MI325X": 256, "MI300X": 192, "MI300A": 128, "MI250X": 64, "MI250": 64, "MI210": 64,
-    "MI100": 32, "MI60": 32, "MI50": 16, "Radeon PRO W7900": 48, "Radeon PRO W7800": 32, "Radeon PRO W6800": 32,
-    "Radeon AI PRO R9700": 32, "RX 9070 XT": 16, "RX 9070": 16, "RX 9060 XT": 16, "RX 7900 XTX": 24, "RX 7900 XT": 20,
-    "RX 7900 GRE": 16, "RX 7800 XT": 16, "RX 7700 XT": 12, "RX 7600 XT": 16, "RX 7600": 8, "RX 6950 XT": 16,
-    "RX 6900 XT": 16, "RX 6800 XT": 16, "RX 6800": 16, "RX 6700 XT": 12, "RX 6600 XT": 8, "RX 6600": 8,
-}  # fmt: skip
-"""GB by name; MI250 and MI250X are two devices of 64 GB each."""
-
-INTEL = {
-    "Arc B580": 12, "Arc B570": 10, "Arc A770": 16, "Arc A750": 8, "Arc A580": 8, "Arc A380": 6, "Arc Pro B60": 24,
-    "Arc Pro B50": 16, "Max 1550": 128, "Max 1100": 48, "Flex 170": 16, "Gaudi 2": 96, "Gaudi 3": 128,
-}  # fmt: skip
+OTHERS = [(row["maker"], row["name"], int(row["gb"])) for row in _rows("other_devices.csv")]
+"""Maker, name and GB of devices of AMD and Intel; MI250 and MI250X are two devices of 64 GB each."""
 
 APPLE = re.compile(r"(?:apple\s*)?(m[1-9])\s*(pro|max|ultra)?(?:[\s,()-]*(\d+)\s*gi?b?\)?)?", re.IGNORECASE)
 
@@ -384,9 +373,8 @@ def other_device(name: object) -> OtherDevice | None:
         share = Fraction(2, 3) if gb <= SMALL_MAC else Fraction(3, 4)
         return OtherDevice(f"{model} {gb_text}GB", "Apple", gb, int(gb * GIB * share))
     wanted = _compact(name, OTHER_BRANDS)
-    for maker, devices in (("AMD", AMD), ("Intel", INTEL)):
-        for known, gb in devices.items():
-            compact = _compact(known, OTHER_BRANDS)
-            if wanted in (compact, f"{compact}{gb}gb"):
-                return OtherDevice(known, maker, gb, gb * GIB)
+    for maker, known, gb in OTHERS:
+        compact = _compact(known, OTHER_BRANDS)
+        if wanted in (compact, f"{compact}{gb}gb"):
+            return OtherDevice(known, maker, gb, gb * GIB)
     return None

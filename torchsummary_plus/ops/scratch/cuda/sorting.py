@@ -19,43 +19,34 @@ import torch
 
 from ....data.capability import Chip
 from ....data.units import MIB, ceil_div, round_up
-from ...shapes.registry import is_dense
 from ..allocations import INT64, Allocations, buffers, copied, copies, flattened, joined
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
 from ..registry import DOUBT, OLDEST, Alloc, AtMost, Result, Timeline, reserve, scratch
 
 SMALL = 4096
 """Longest row that is sorted in place."""
-LARGE, FEW = 1_000_000, 128
-"""Rows from this length on are sorted one by one; fewer than 128 shorter ones are sorted as a whole."""
+
+
+def _ordered(out: Any, known: Timeline = ()) -> AtMost:
+    """Return the bound of a sort of several long rows: copies, pairs of rows and elements, and CUB's storage."""
+    return AtMost(5 * (out[0].nbytes + out[1].nbytes) + 8 * MIB, known)
 
 
 @scratch("cuda", "aten::sort", "aten::sort.stable")
-def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Timeline:
-    """The order of one row, or of all elements with CUB's storage; copies of what is not along the axis."""
+def sort(chip: Chip, out: Any, x: Any, *args: Any, **kwargs: Any) -> Timeline | AtMost:
+    """The order of a row, with CUB's storage for a long one; several long rows have a bound."""
     dim = kwargs.get("dim", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), -1))
     if not x.dim() or not x.numel():
         return ()
-    length, key, count = int(x.shape[dim]), x.element_size(), x.numel()
+    length = int(x.shape[dim])
     if length <= SMALL:
         return (Alloc(INT64 * length),)
-    steps, is_permuted = Allocations(), x.stride(dim) != 1
-    if is_permuted or not is_dense(x):
-        steps.buffer(x.nbytes)
-    if is_permuted and is_dense(x):
-        steps.append(buffers(x.nbytes, INT64 * count))
-    rows = count // length
-    if rows == 1 or length >= LARGE:
-        order, storage = steps.buffer(INT64 * length), steps.buffer(radix_sort(chip, length, key, INT64))
-        steps.free(storage, order)
-    elif rows >= FEW:
-        steps.buffer(INT64 * count)
-        steps.buffer(round_up(key * count, ALIGNED) + round_up(INT64 * count, ALIGNED) + SLACK)
-    else:
-        _pairs, _sorted_pairs, keys = (steps.buffer(size * count) for size in (INT64, INT64, key))
-        storage = steps.buffer(radix_sort(chip, count, key, INT64))
-        steps.free(storage, keys)
-        steps.buffer(radix_sort(chip, count, INT64, 0, rows.bit_length(), overwrites=True))
+    if x.numel() > length:
+        return _ordered(out)
+    steps = Allocations()
+    steps.append(copies(x))
+    order, storage = steps.buffer(INT64 * length), steps.buffer(radix_sort(chip, length, x.element_size(), INT64))
+    steps.free(storage, order)
     return steps.timeline()
 
 
@@ -78,9 +69,7 @@ def topk(
     if not x.dim() or not x.numel():
         return ()
     timeline = joined(copies(x), search(chip, x.numel(), int(x.shape[dim]), x.element_size()))
-    if ordered and k > SMALL:
-        return AtMost(5 * (out[0].nbytes + out[1].nbytes) + MIB, timeline)
-    return timeline
+    return _ordered(out, timeline) if ordered and k > SMALL else timeline
 
 
 def search(chip: Chip, count: int, length: int, item: int) -> Timeline:
@@ -320,16 +309,15 @@ TILES = {
     (2, 8): (5632, 5632, 5632),
     (4, 4): (11_776, 6528, 6528),
     (4, 8): (2816, 3072, 5376),
-    (8, 0): (2816, 3840, 5760),
     (8, 8): (2816, 3840, 4608),
 }
-"""Items per tile of a sort by the bytes of keys and values (0: none; fewer than 8: as 8): before 8.0, 8.x, from 9.0."""
+"""Items per tile of a sort by the bytes of keys and values (fewer than 8: as 8): before 8.0, 8.x, from 9.0."""
 
 
-def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None, overwrites: bool = False) -> int:
-    """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes, 0 for none.
+def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None) -> int:
+    """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes.
 
-    A sort that ``overwrites`` its input needs no copies, nor does one pass, which reads input and writes output.
+    One pass, which reads input and writes output, needs no copies.
     """
     both_of_four = key == value == 4
     if count <= (SINGLE_TILE_OF_FOUR if both_of_four else SINGLE_TILE):
@@ -339,10 +327,9 @@ def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = 
     generation = (chip >= (8, 0)) + (chip >= (9, 0))
     if key <= 2 and generation < 2:
         counters = chip.multiprocessors * chip.threads * 10 * key
-        return (0 if overwrites else copies) + counters + FULL_SORT + SLACK
+        return copies + counters + FULL_SORT + SLACK
     tiles = ceil_div(count, TILES.get((key, value), TILES[key, 8])[generation])
-    copies = 0 if overwrites or passes == 1 else copies
-    return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + copies
+    return SLACK + passes * DIGITS * 8 + ALIGNED + tiles * DIGITS * 4 + (copies if passes > 1 else 0)
 
 
 def _states(count: int, items: int, state: int) -> int:

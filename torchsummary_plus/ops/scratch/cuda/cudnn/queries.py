@@ -3,7 +3,9 @@
 Without a driver it is queried in a subprocess, where stand-ins for CUDA's libraries let it offer the engines that need
 one; on platforms without stand-ins it is not queried. The first query for a GPU starts its subprocess, which imports no
 torch, uses no GPU and ends with this process. Each GPU has its own: some of cuDNN's heuristics keep the properties of
-the first device that a process asks about.
+the first device that a process asks about. A GPU with a file in ``card_files`` has its own properties, each with its
+source; any other borrows those of the nearest one (same compute capability, or an older one of the same major), with
+its own multiprocessors and memory.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import astuple, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
@@ -24,13 +26,13 @@ from typing import Any
 import torch
 
 from .....data.arguments import ASK, AUTO, RULE
+from .....data.capability import Capability
 from .....data.errors import InputError
 from .....data.units import MIB
-from .....live.cuda_calls import capability_of
+from .....live.cuda_calls import capability_of, driver_figures
 from ....backends import allows_tf32
 from . import backend
 from .backend import CudnnError, Question, cudnn_library, missing_kernels, version_text, workspaces
-from .cards import Card
 from .worker import is_possible
 
 CLUSTERS = (9, 0)
@@ -240,3 +242,103 @@ def worker_of(process: int, device: str) -> tuple[subprocess.Popen[str], Lock] |
         return None
     atexit.register(worker.kill)
     return worker, Lock()
+
+
+# A GPU as cuDNN's heuristics see it: the fields of ``cudaGetDeviceProperties`` that they read
+
+CARD_FILES = Path(__file__).parent / "card_files"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU's device properties; ``like`` names the GPU they are borrowed from, if any.
+
+    Field names are those of the card files.
+    """
+
+    name: str
+    capability: Capability
+    multiprocessors: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    shared_per_block: int
+    l2_bytes: int
+    clock_khz: int
+    memory_clock_khz: int
+    memory_mib: int
+    like: str = ""
+
+    def properties(self, driver: int) -> str:
+        """Return the JSON for cuDNN's device descriptor (``CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION``).
+
+        Its keys are those that libcudnn_graph reads; ``driver`` is the CUDA version cuDNN was built with.
+        """
+        major, minor = self.capability
+        keys: dict[str, Any] = {
+            "cudaDeviceId": 0,
+            "smCountOrigin": 0,
+            "pciDeviceId": 0,
+            "isTccDriver": 0,
+            "warpSize": 32,
+        }
+        keys |= {"supportCoopLaunch": 1, "maxGridSize": [2**31 - 1, 65535, 65535], "maxBlockSize": [1024, 1024, 64]}
+        keys |= {"maxThreadsPerBlock": 1024, "regsPerBlock": 65536, "maxRegistersPerSM": 65536}
+        keys |= {"maxSharedMemoryPerBlock": 49152, "oversizedSharedMemoryPerBlock": 0}
+        keys |= {"maxSharedMemoryPerBlockOptin": self.shared_per_block, "l2CacheSize": self.l2_bytes}
+        keys |= {"reservedSharedMemoryPerBlock": 1024 if major >= 8 else 0, "multiProcessorCount": self.multiprocessors}
+        keys |= {"maxCtasPerSM": self.blocks_per_multiprocessor, "maxThreadsPerSM": self.threads_per_multiprocessor}
+        keys |= {"smClockRateKHz": self.clock_khz, "memClockRateKHz": self.memory_clock_khz}
+        keys |= {"deviceVer": 100 * major + 10 * minor, "driverVer": driver, "deviceName": self.name}
+        return json.dumps(keys | {"totalGlobalMem": self.memory_mib * MIB})
+
+
+FIGURES = tuple(name for name in Card.__slots__ if name not in ("name", "capability", "like"))
+
+
+@cache
+def known_cards() -> dict[str, Card]:
+    """Return the GPUs with a file, by file name."""
+    cards = {}
+    for path in sorted(CARD_FILES.glob("*.json")):
+        figures = json.loads(path.read_text())
+        own = {name: figures[name] for name in FIGURES}
+        cards[path.stem] = Card(figures["name"], (figures["major"], figures["minor"]), **own)
+    return cards
+
+
+DRIVER = {
+    "multiprocessors": 16,
+    "threads_per_multiprocessor": 39,
+    "blocks_per_multiprocessor": 106,
+    "shared_per_block": 97,
+    "l2_bytes": 38,
+    "clock_khz": 13,
+    "memory_clock_khz": 36,
+}
+"""The driver's device attributes (``CUdevice_attribute``)."""
+
+
+@cache
+def local_card(index: int = 0) -> Card | None:
+    """Return the installed GPU's own properties, from the driver as in :func:`capability_of`; None without one."""
+    capability, figures = capability_of(index), driver_figures(index, *DRIVER.values())
+    if capability is None or figures is None:
+        return None
+    own: dict[str, Any] = dict(zip(DRIVER, figures[1:]))
+    return Card("GPU", capability, memory_mib=figures[0] // MIB, **own)
+
+
+def nearest_card(name: str, capability: Capability, multiprocessors: int | None, memory_mib: int) -> Card | None:
+    """Return a GPU with the properties of one with a file: same capability, or the nearest older one of the same major.
+
+    >>> nearest_card("RTX 3080 10GB", (8, 6), 68, 10_002).like
+    'NVIDIA GeForce RTX 3090'
+    """
+    older = [card for card in known_cards().values() if card.capability[0] == capability[0]]
+    older = [card for card in older if card.capability <= capability]
+    if not older:
+        return None
+    count = multiprocessors or 0
+    near = min(older, key=lambda card: (capability[1] - card.capability[1], abs(card.multiprocessors - count)))
+    own = count or near.multiprocessors
+    return replace(near, name=name, capability=capability, multiprocessors=own, memory_mib=memory_mib, like=near.name)
