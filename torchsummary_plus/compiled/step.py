@@ -30,7 +30,6 @@ from ..live import compat
 from ..live.cuda_calls import always
 from ..live.fakes import Fake, is_plain, standing_in_for
 from ..live.isolation import global_state_kept, gradients
-from ..live.weights import AS_THEY_ARE
 from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
 from ..step.compiling import has_compiled
 from ..step.fake_steps import Task, record_once
@@ -220,7 +219,7 @@ def _compile(task: Task) -> Any:
         compat.replaced({(torch.autograd, "backward"): _backward_without_engine}),
         compat.replaced(ONE_GPU if task.device.type == "cuda" else {}),
         names.FakeTensorMode(allow_non_fake_inputs=True),
-        surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving), AS_THEY_ARE) as copy,
+        surroundings.copied(fake, lambda tensor: fake(tensor, id(tensor) in moving)) as copy,
     ):
         step, tree, batch = copy.step, copy.tree, task.example.batch_size or 1
         set_mode(tree, step.mode == "train", run_really)

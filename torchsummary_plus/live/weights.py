@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from . import compat
 from .copying import own_attributes
-from .fakes import CPU, META, fake_like
+from .fakes import CPU
 from .isolation import no_collection
 from .storages import Change
 from .structures import all_tensors
@@ -65,32 +65,13 @@ def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 class Away(NamedTuple):
-    """How a pass treats offloaded weights.
+    """How a pass replaces offloaded weights: those in memory by ``weight``'s results.
 
-    ``weight`` returns the replacement of a weight in memory, ``missing`` that of the module's meta tensor. With a
-    ``device``, modules run there, and weights on disk are allocated without being read.
+    With a ``device``, a pass on fakes, modules run there, and weights on disk are allocated without being read.
     """
 
     weight: Change
-    missing: Change
-    device: torch.device | None
-
-
-AS_THEY_ARE = Away(lambda tensor: tensor, lambda tensor: tensor, None)
-
-
-def away_as_fakes(device: torch.device) -> Away:
-    """Return fakes: on the CPU for weights in memory, one per tied group, and on meta for the modules' tensors."""
-    fakes: dict[Any, Tensor] = {}
-
-    def weight(tensor: Tensor) -> Tensor:
-        """Return the fake of a weight in memory."""
-        place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
-        if place not in fakes:
-            fakes[place] = fake_like(tensor, CPU)
-        return fakes[place]
-
-    return Away(weight, lambda tensor: fake_like(tensor, META), device)
+    device: torch.device | None = None
 
 
 class Offloaded(dict[str, Tensor]):

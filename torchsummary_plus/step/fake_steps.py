@@ -22,7 +22,7 @@ from ..data.errors import ForwardError, StepError, SummaryError
 from ..data.memory_records import IDLE_SCALER, UNREGISTERED, MemoryLog, highest, without_optimizer
 from ..live.compat import import_for_optimizers, import_for_steps, replaced
 from ..live.cuda_calls import cuda_as_cpu
-from ..live.fakes import CPU, EXPORTS, META, DataDependentError, fake_like, standing_in_for
+from ..live.fakes import CPU, EXPORTS, DataDependentError, standing_in_for
 from ..live.isolation import global_state_kept, gradients, in_pass, one_pass
 from ..live.isolation import seed as seed_own
 from ..live.storages import remade
@@ -332,7 +332,7 @@ def _prepared(
             return kernels.of_package(tensor)
         return kernels.other(tensor, id(tensor) in surroundings.moving)
 
-    away = Away(kernels.offloaded, lambda tensor: fake_like(tensor, META), task.device)
+    away = Away(kernels.offloaded, task.device)
     again = partial(remade, change=kernels.again) if moved and on_cuda and not kernels.keeps_places else None
     try:
         copy = stack.enter_context(surroundings.copied(own, other, away, moved, again))

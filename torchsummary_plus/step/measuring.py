@@ -114,12 +114,11 @@ def copied(tree: ModuleTree, step: Step, copies: Copies, draws: bool = True) -> 
     Its steps draw from the CPU's generator, which is set back, unless a pass runs them: with ``draws`` False.
     """
     surroundings = Surroundings(tree, step)
-    away = Away(copies.alike, lambda tensor: tensor, None)
     with (
         global_state_kept(draws),
         eager(),
         gradients(step.mode == "train"),
-        surroundings.copied(copies.alike, copies.alike, away) as copy,
+        surroundings.copied(copies.alike, copies.alike, Away(copies.alike)) as copy,
     ):
         repack(copy.tree.modules)
         set_mode(copy.tree, step.mode == "train", run_really)

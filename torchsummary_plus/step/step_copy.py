@@ -189,7 +189,7 @@ class Surroundings:
 
     @contextmanager
     def copied(
-        self, own: Change, other: Change, away: Away, moved: bool = False, again: Change | None = None
+        self, own: Change, other: Change, away: Away | None = None, moved: bool = False, again: Change | None = None
     ) -> Iterator[StepCopy]:
         """Yield a copy of the model and its step for which the names in their code stand, inside the block.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Union
 
 import torch
@@ -12,10 +13,10 @@ from torch import Tensor, nn
 
 from ..live import compat
 from ..live.copying import Copier, Copies, own_attributes
-from ..live.fakes import CPU, Fake, fake_like, is_plain, new_fake, real_input
+from ..live.fakes import CPU, META, Fake, fake_like, is_plain, new_fake, real_input
 from ..live.storages import Change, all_stored, remade
 from ..live.structures import CLASSES, inner_tensors, is_wrapper
-from ..live.weights import AS_THEY_ARE, HOOK, Away, absent, away_as_fakes, offloading, swap_offloaded
+from ..live.weights import HOOK, Away, absent, offloading, swap_offloaded
 from ..trace.assumed_routing import Routers
 from ..trace.kernels import MASK, SMALL, FakeKernels, Kernel, run_really, written
 from .forward import Listener, Pass
@@ -46,8 +47,8 @@ class FakeEnvironment:
             is_small = tensor.numel() <= SMALL and not tensor.requires_grad
             return tensor if is_small or isinstance(tensor, Fake) else self._stand_in(tensor)
 
-        away = away_as_fakes(self.device) if tree.is_offloaded else AS_THEY_ARE
-        return copied_tree(tree, self._stand_in, other, away)
+        in_memory = partial(self.kernel.meta_storages.fake, device=CPU)
+        return copied_tree(tree, self._stand_in, other, Away(in_memory, self.device))
 
     def _stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a model tensor's fake on the device; CPU scalars stay on the CPU, and integer scalars stay real."""
@@ -114,12 +115,13 @@ DEEPEST = 4
 
 
 def copied_tree(
-    tree: ModuleTree, own: Change, other: Change, away: Away = AS_THEY_ARE, others: Sequence[nn.Module] = ()
+    tree: ModuleTree, own: Change, other: Change, away: Away | None = None, others: Sequence[nn.Module] = ()
 ) -> tuple[ModuleTree, Copier]:
     """Return the tree of a model's copy, and the copier for whatever else a pass needs.
 
     ``own`` returns the replacement of a tensor that a module holds itself, ``other`` that of one inside an object; a
-    wrapper is rebuilt around those of its parts. Offloaded weights follow ``away``. ``others`` are other modules.
+    wrapper is rebuilt around those of its parts. Offloaded weights follow ``away``, or else stay. ``others`` are other
+    modules.
     """
     modules = [*tree.modules, *others]
     held: list[Tensor] = []
@@ -144,13 +146,13 @@ def copied_tree(
         if HOOK in vars(module) and (hook := offloading(module)) is not None:
             copier.note(hook.weights_map, hook.weights_map)
             for tensor in absent(module):
-                copier.note(tensor, away.missing(tensor))
+                copier.note(tensor, tensor if away is None or away.device is None else fake_like(tensor, META))
     for tensor in held:
         copier.of(tensor)
     copies = copier.modules(modules)
     compat.copy_composable_states(modules, copier.of)
     for copied in copies:
-        if HOOK in vars(copied):
+        if away is not None and HOOK in vars(copied):
             swap_offloaded(copied, away)
     return tree.on(copies[: len(tree.modules)], copier.of), copier
 

@@ -28,22 +28,20 @@ from ..trace.kernels import Kernel, tensors_of
 from .modules import ModuleTree
 
 
+@dataclass(eq=False, slots=True)
 class Frame:
     """An active call, the ``index``-th to begin: of module number ``module``, or of the function ``name``."""
 
-    __slots__ = ("args", "awaits_forward", "index", "kwargs", "module", "name", "outer", "within")
-
-    def __init__(self, index: int, outer: Frame | None, module: int | None, name: str, args: Any, kwargs: Any) -> None:
-        self.index = index
-        self.outer = outer
-        self.module = module
-        self.name = name
-        self.args = args
-        self.kwargs = kwargs
-        self.awaits_forward = False
-        """Whether it began around the module's hooks, before its forward."""
-        self.within: int | None = outer.within if module is None and outer is not None else module
-        """The number of the innermost module that is being called."""
+    index: int
+    outer: Frame | None
+    module: int | None
+    name: str
+    args: Any
+    kwargs: Any
+    within: int | None
+    """The number of the innermost module that is being called."""
+    awaits_forward: bool = False
+    """Whether it began around the module's hooks, before its forward."""
 
 
 def module_frame(frame: Frame | None) -> Frame | None:
@@ -293,7 +291,8 @@ class Pass(compat.DispatchMode):
             if module is not None:
                 tree = self.tree
                 name = tree.path_from(module_of(self.frame), module) if module in tree.aliases else tree.paths[module]
-            frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs)
+            within = module_of(self.frame) if module is None else module
+            frame = self.frame = Frame(next(self.indices), self.frame, module, name, args, kwargs, within)
             self._notify(self._begin, frame)
             return frame
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -32,22 +33,20 @@ from .forward import Frame, Listener, Pass
 from .modules import ModuleTree
 
 
+@dataclass(eq=False, slots=True)
 class _Record:
     """A call's data while the pass runs."""
 
-    __slots__ = ("computed", "finished", "frame", "inputs", "macs", "outputs", "suspended", "unknown", "used")
-
-    def __init__(self, frame: Frame, inputs: Structure) -> None:
-        self.frame = frame
-        self.inputs = inputs
-        self.outputs: Structure = None
-        self.finished = False
-        self.macs = 0
-        self.unknown: Counter[str] | None = None
-        self.used: set[int] = set()
-        self.suspended: list[Any] = []
-        self.computed = frame.module is not None
-        """Whether it gets a row: every module does, and a function that computed something from tensors."""
+    frame: Frame
+    inputs: Structure
+    computed: bool
+    """Whether it gets a row: every module does, and a function that computed something from tensors."""
+    outputs: Structure = None
+    finished: bool = False
+    macs: int = 0
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+    suspended: Sequence[Any] = ()
 
 
 class Recorder(Listener):
@@ -70,7 +69,7 @@ class Recorder(Listener):
         """Start a record with the call's inputs."""
         is_one = len(frame.args) == 1 and not frame.kwargs  # As of most calls.
         inputs = describe_tensors(frame.args[0]) if is_one else describe_arguments(frame.args, frame.kwargs)
-        self.records.append(_Record(frame, inputs))
+        self.records.append(_Record(frame, inputs, frame.module is not None))
 
     def end(self, frame: Frame, output: Any) -> None:
         """Complete the record with the call's outputs."""
@@ -87,8 +86,7 @@ class Recorder(Listener):
         record = self.records[frame.index]
         macs = multiply_adds(func, args, kwargs, out)
         if macs is None:
-            record.unknown = record.unknown or Counter()
-            record.unknown[str(func)] += 1
+            record.unknown = Counter(record.unknown) + Counter([str(func)])
         elif macs:
             record.macs += macs
         record.computed = record.computed or not getattr(func, "is_view", False)
@@ -109,7 +107,7 @@ class Recorder(Listener):
                 new = [code for code in record.suspended if id(code) not in known]
                 known.update(map(id, new))
                 left = kinds_left(new)
-                record.unknown = (record.unknown or Counter()) + Counter(left)
+                record.unknown = Counter(record.unknown) + Counter(left)
                 kinds += left
         return kinds
 
@@ -137,7 +135,7 @@ class Recorder(Listener):
             if not record.finished and record.frame.outer is not None:
                 outer = self.records[record.frame.outer.index]
                 outer.macs += record.macs
-                outer.unknown = (outer.unknown or Counter()) + (record.unknown or Counter())
+                outer.unknown = Counter(outer.unknown) + Counter(record.unknown)
                 outer.used |= record.used
         ranks: dict[int, int] = {}
         for record in self.ended:
@@ -155,7 +153,7 @@ class Recorder(Listener):
                 inputs=record.inputs,
                 outputs=record.outputs,
                 macs=record.macs,
-                unknown_ops=tuple(sorted(record.unknown.items())) if record.unknown else (),
+                unknown_ops=tuple(sorted(record.unknown.items())),
                 used=frozenset(record.used),
                 path="" if is_function else frame.name,
             )
