@@ -58,7 +58,7 @@ def as_on_a_card(profiled: list[Change]) -> tuple[list[Change], list[dict[str, A
 
 
 def measured(blocks: list[Change], trace: list[dict[str, Any]]) -> tuple[Estimate, ProfileReader]:
-    reader = ProfileReader("cuda", [])
+    reader = ProfileReader([])
     reader.read(with_history(blocks, happened(trace)))
     info = StepInfo("cuda:0", 1, "train", measured=True)
     return build_estimate(reader.log(("",)), info, "cuda", AllocatorOptions()), reader
@@ -157,9 +157,9 @@ def test_a_failing_step_ends_the_recording(card: StandIn) -> None:
 
 def test_a_resized_storage_keeps_its_kind_although_its_memory_was_allocated_again_before_its_mark() -> None:
     """Marks are written between calls; the C library may reuse the memory at once."""
-    reader = ProfileReader("cpu", [(1 << 20, 4000, 4000)])
+    reader = ProfileReader([(1 << 20, 4000, 4000)])
     inside = ("aten::resize_",), (1,)
-    marks = [("hold", "buffers", 0, [1 << 20]), ("resized", 1 << 20, 1 << 21)]
+    marks = [("name", "buffers", 0, [1 << 20]), ("resized", 1 << 20, 1 << 21)]
     held, resized = (Change(time, 0, 0, (), (), mark=mark) for time, mark in enumerate(marks))
     reader.read([held, Change(1, 1 << 21, 40, *inside), Change(2, 1 << 20, 64, *inside), resized])
     log = reader.log(("",))

@@ -122,7 +122,7 @@ class _Watch:
         if profile is None:
             return None
         profile.__exit__()
-        reader = ProfileReader("cpu", [(address, nbytes, nbytes) for address, nbytes in self.existing.items()])
+        reader = ProfileReader([(address, nbytes, nbytes) for address, nbytes in self.existing.items()])
         reader.read(changes(profile, "cpu"))
         return reader.peak_bytes()
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate, compress, groupby
 from math import prod
 from typing import Literal, get_args
 
@@ -166,21 +164,6 @@ class ModuleCall:
     outputs: tuple[int, ...]
 
 
-def returned(calls: Sequence[ModuleCall], later: int = 0) -> tuple[ModuleCall, ...]:
-    """Return the calls that returned, ``later`` by as many events that were inserted before them.
-
-    An enclosing call that was left by an exception (``stop`` is -1) counts as none.
-    """
-    place = {-1: -1}
-    finished: list[ModuleCall] = []
-    for number, call in enumerate(calls):
-        place[number] = -1 if call.stop < 0 else len(finished)
-        if call.stop >= 0:
-            start, stop = call.start + later, call.stop + later
-            finished.append(replace(call, outer=place[call.outer], start=start, stop=stop))
-    return tuple(finished)
-
-
 LEAST_DOUBT = 4096
 """Minimum uncertainty in bytes of a step with an operator without a rule, even if its operands are small."""
 
@@ -283,34 +266,6 @@ def without_optimizer(log: MemoryLog) -> MemoryLog:
     """Return a log without the allocations of optimizer steps, as if all steps were skipped."""
     stepped = {number for moment, number, nbytes in log.events if nbytes and log.moments[moment].phase == "optimizer"}
     return without(log, stepped)
-
-
-def there_from_the_start(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
-    """Move storages that are never freed to the start of the log, wherever they were allocated."""
-    if not storages:
-        return log
-    moved = tuple((0, storage, nbytes) for _, storage, nbytes in log.events if storage in storages)
-    other_events = [storage not in storages for _, storage, _ in log.events]
-    before = list(accumulate(other_events, initial=len(moved)))
-    calls = tuple(replace(call, start=before[call.start], stop=before[call.stop]) for call in log.calls)
-    doubts = tuple(replace(doubt, event=before[doubt.event]) for doubt in log.doubts)
-    events = list(compress(log.events, other_events))
-    first = next(place for place, event in enumerate(events) if log.moments[event[0]].phase != "setup")
-    return replace(log, events=(*events[:first], *moved, *events[first:]), calls=calls, doubts=doubts)
-
-
-def in_order(events: list[tuple[int, int, int]], edges: Iterable[int] = ()) -> list[tuple[int, int, int]]:
-    """Sort simultaneous releases by storage number, but not across the edges of calls and doubts.
-
-    Autocast's cache frees its tensors in the order of a hash of their addresses, which differs between runs.
-    """
-    stops = sorted(set(edges))
-    runs = groupby(enumerate(events), key=lambda item: (item[1][0], bool(item[1][2]), bisect_right(stops, item[0])))
-    ordered: list[tuple[int, int, int]] = []
-    for (_, is_made, _), run in runs:
-        together = [event for _, event in run]
-        ordered += together if is_made else sorted(together)
-    return ordered
 
 
 @dataclass(frozen=True, slots=True)

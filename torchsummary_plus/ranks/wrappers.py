@@ -39,12 +39,12 @@ class RankLedger(Ledger):
     def bytes_besides(self, tensors: Iterable[Tensor]) -> int:
         """Return the live bytes in storages without a kind, other than those of ``tensors``."""
         of_tensors = {self.number_of(tensor) for tensor in tensors}
-        others = {number for number, *_ in self._live.values() if self.storages[number].kind is None} - of_tensors
+        others = {number for number in self.live.values() if self.storages[number].kind is None} - of_tensors
         return sum(self.storages[number].nbytes for number in others)
 
     def begun(self) -> None:
         """Treat everything live now as existing from the start, and forget earlier events."""
-        live = sorted(number for number, *_ in self._live.values())
+        live = sorted(self.live.values())
         self.events = [(0, number, nbytes) for number in live if (nbytes := self.storages[number].nbytes)]
         self.moments = self.moments[:1]
         self.doubts.clear()

@@ -6,7 +6,6 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,25 +13,13 @@ import torch
 from torch._ops import OpOverload
 
 from ..data.capability import AMPERE, Capability
-from ..data.memory_records import (
-    HELD_TO_THE_END,
-    KV_CACHE,
-    Doubt,
-    Kernel,
-    MemoryLog,
-    ModuleCall,
-    Moment,
-    StorageSpec,
-    in_order,
-    returned,
-    there_from_the_start,
-)
+from ..data.memory_records import HELD_TO_THE_END, Doubt, Kernel, MemoryLog, StorageSpec
 from ..data.units import MIN_BLOCK
 from ..live import compat
 from ..live.cuda_calls import Streams
 from ..live.fakes import Fake
 from ..live.storages import all_stored, stored
-from ..live.structures import all_tensors, cached_tensors
+from ..live.structures import all_tensors
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Free, Result, Timeline
@@ -40,7 +27,7 @@ from ..ops.traffic import kernels_of
 from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import NUMBER_BYTES, tensors_of
 from ..trace.values import OUTSIDE
-from ..watch.marks import NodeModules
+from ..watch.recording import Recording
 from .step_copy import PriorTensor
 from .workspace import WRITE, Workspaces
 
@@ -60,7 +47,7 @@ ACCUMULATING = 1 << 62
 """Sequence numbers from here on are those of nodes that accumulate a gradient (torch/csrc/autograd/function.h)."""
 
 
-class Ledger(Listener):
+class Ledger(Recording):
     """Records what is allocated and freed during a step, for which module, and in which stream.
 
     A storage is known by weak reference, so its entry is freed when torch frees it. Its owner is the innermost module
@@ -78,24 +65,16 @@ class Ledger(Listener):
     """The assumption about memory that other streams use too."""
 
     def __init__(self, backend: str, capability: Capability = AMPERE, cudnn: Cudnn | None = None) -> None:
+        super().__init__()
         self.backend = backend
         self.workspaces = Workspaces(backend, capability, cudnn)
-        self.phase = "setup"
-        self.step = 0
-        self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
-        self.events: list[tuple[int, int, int]] = []
-        self.storages: list[StorageSpec] = []
         self.streams: list[int] = []
         """The stream on which each storage was allocated."""
-        self.new_inputs: set[int] = set()
-        """Inputs first seen during a step: targets that the loss created."""
-        self.doubts: list[Doubt] = []
         self.assuming: float | None = None
         """While an optimizer with assumed iterations steps: the band of its gathered gradients; else None."""
-        self.calls: list[ModuleCall] = []
         self._call_of: dict[int, int] = {}
-        self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage], int]] = {}
-        """By storage: its number, what frees it, and its bytes as torch knows them."""
+        self._followed: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+        """By storage: what frees it, and its bytes as torch knows them."""
         self._product: weakref.ref[torch.Tensor] | None = None
         """The result of the last operator, if its second argument was a number."""
         self._of_views: list[torch.UntypedStorage] = []
@@ -110,12 +89,10 @@ class Ledger(Listener):
         """The numbers of the GPUs that tensors are on."""
         self.node_band = 0.0
         """The error band of what the current autograd node allocates."""
-        self._before: list[int] = []
         self._unused: dict[int, tuple[weakref.ref[torch.UntypedStorage], str, int]] = {}
         """Storages of packages that no operator has received: what notes their release, their kind and owner."""
         self.used_bytes: int | None = None
         """Where the steps run on a GPU and the model is elsewhere: the bytes that packages' tensors count."""
-        self.node_modules = NodeModules()
         self._switches: list[tuple[int, int]] = [(0, 0)]
         """The sequence number of the next autograd node and the current stream, at the start and at each switch."""
         self._depth = 1
@@ -128,8 +105,7 @@ class Ledger(Listener):
         self._finish_product()
         if phase == "end":
             self._of_views.clear()
-        self.phase, self.step = phase, step
-        self.moments.append(Moment("", OUTSIDE, phase, step))
+        super().enter(phase, step)
         self._depth = 1 if Streams.active is None else len(Streams.active.stack)
 
     def switched(self, stream: int) -> None:
@@ -158,7 +134,7 @@ class Ledger(Listener):
         """Record existing tensors as one block, as long as each has a storage of its own that is not recorded yet."""
         with compat.no_function():
             storages = {self._storage(tensor)._cdata: self._storage(tensor) for tensor in filter(self.is_here, tensors)}
-        if len(storages) < len(tensors) or not storages.keys().isdisjoint(self._live):
+        if len(storages) < len(tensors) or not storages.keys().isdisjoint(self.live):
             return
         rest = sum(storage.nbytes() for storage in storages.values())
         for storage in storages.values():
@@ -167,21 +143,14 @@ class Ledger(Listener):
 
     def number_of(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor's storage; -1 if it is not recorded."""
-        return self._live.get(self._storage(tensor)._cdata, (-1,))[0]
-
-    def change(self, number: int, **fields: Any) -> None:
-        """Record a storage otherwise than before."""
-        self.storages[number] = replace(self.storages[number], **fields)
+        return self.live.get(self._storage(tensor)._cdata, -1)
 
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Record existing tensors, or set the kind of those already recorded."""
         with compat.no_function():
             for tensor in filter(self.is_here, all_stored(tensors)):
                 number = self.number_of(tensor)
-                number = self._record(self._storage(tensor), owner) if number < 0 else number
-                if kind == "inputs" and self.phase != "setup":
-                    self.new_inputs.add(number)
-                self.change(number, kind=kind, owner=self.storages[number].owner if owner == OUTSIDE else owner)
+                self.hold(self._record(self._storage(tensor), owner) if number < 0 else number, kind, owner)
 
     def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
         """Share a storage's entry with its stand-in ``meta``; if it has none, ``is_from_before`` records it first.
@@ -189,7 +158,8 @@ class Ledger(Listener):
         Memory that is not torch's, such as a numpy array's, is not counted. Storages replaced before the steps are
         recorded when they are held.
         """
-        number, *_ = self._live.pop(storage._cdata, (-1,))
+        self._followed.pop(storage._cdata, None)
+        number = self.live.pop(storage._cdata, -1)
         if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
             number = self.was_there(storage.nbytes() if storage.resizable() else 0, "buffers", OUTSIDE)
         if number >= 0:
@@ -198,16 +168,19 @@ class Ledger(Listener):
     def was_there(self, nbytes: int, kind: str, owner: int) -> int:
         """Record bytes held since before the steps, and return their number."""
         number = self._number(nbytes, owner, kind)
-        self._before.append(number)
+        self.early.add(number)
+        if nbytes:
+            self.event(number, nbytes)
         return number
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Record a resized storage's new block, then release its old one."""
         storage = self.standing_for(storage)
-        number, _, before = self._live.get(storage._cdata, (-1, None, 0))
+        _, before = self._followed.get(storage._cdata, (None, storage.nbytes()))
         nbytes = storage.nbytes()
-        if number < 0 or before == nbytes:
+        if before == nbytes:
             return
+        number = self.live[storage._cdata]
         entry = self.storages[number]
         new = self._number(nbytes, entry.owner, entry.kind)
         self.watch(storage, new)
@@ -223,34 +196,30 @@ class Ledger(Listener):
         """Record a tensor that no operator created, under the name of the function that did."""
         if self.is_here(tensor):
             owner = self._owner(frame)
-            self.moments.append(Moment(name, owner, self.phase, self.step))
+            self.begin_moment(name, owner)
             self._record(self._storage(tensor), owner)
 
     def begin(self, frame: Frame) -> None:
         """Open a call's entry, and the forward phase after the end of a step."""
         self._finish_product()
-        if self.phase == "end":
-            self.enter("forward", self.step)
+        super().begin(frame)
         self.node_modules.turn(compat.sequence_number(), OUTSIDE if frame.module is None else frame.module)
         if self.phase == "forward" and frame.module is not None:
             outer = -1 if frame.outer is None else self._call_of.get(frame.outer.index, -1)
-            self._call_of[frame.index] = len(self.calls)
-            self.calls.append(ModuleCall(frame.module, self.step, outer, len(self.events), -1, ()))
+            self._call_of[frame.index] = self.open_call(frame.module, outer)
 
     def end(self, frame: Frame, output: Any) -> None:
         """Close a call's entry, with its outputs."""
         self._finish_product()
+        super().end(frame, output)
         outer = frame.outer
-        if outer is None and not torch.is_grad_enabled():
-            self.classify(cached_tensors(output), KV_CACHE)
         module = OUTSIDE if outer is None or outer.module is None else outer.module
         self.node_modules.turn(compat.sequence_number(), module)
         number = self._call_of.pop(frame.index, None)
         if number is not None:
             with compat.no_function():
-                here = map(self.number_of, filter(self.is_here, all_stored(all_tensors(output))))
-                outputs = dict.fromkeys(output for output in here if output >= 0)
-            self.calls[number] = replace(self.calls[number], stop=len(self.events), outputs=tuple(outputs))
+                here = filter(self.is_here, all_stored(all_tensors(output)))
+                self.close_call(number, (self._storage(tensor)._cdata for tensor in here))
 
     def _owner(self, frame: Frame | None) -> int:
         """Return the module of the current operator: that of the active call, else of its autograd node."""
@@ -265,7 +234,7 @@ class Ledger(Listener):
         self._finish_product()
         owner = self._owner(frame)
         name = func.name() if hasattr(func, "name") else str(func)
-        self.moments.append(Moment(name, owner, self.phase, self.step))
+        self.begin_moment(name, owner)
         results = tensors_of(out)
         on_meta = name.startswith(SHAPES_ONLY)
         sizes = [0] * len(results) if on_meta else [*self.workspaces.reserves(name, args, kwargs, out)]
@@ -305,7 +274,7 @@ class Ledger(Listener):
         saved = getattr(out.grad_fn, "_saved_other", None)
         if isinstance(saved, torch.Tensor):
             storage = next(iter(stored(saved))).untyped_storage()
-            if storage._cdata not in self._live:
+            if storage._cdata not in self.live:
                 self._record(storage, self.moments[-1].module, storage.nbytes())
 
     def _record_timeline(
@@ -359,7 +328,7 @@ class Ledger(Listener):
     def _record_result(self, tensor: torch.Tensor, nbytes: int | None, owner: int, band: float) -> None:
         if self.is_here(tensor):
             storage = self._storage(tensor)
-            if storage._cdata in self._live:
+            if storage._cdata in self.live:
                 self.resized(storage)
             else:
                 self._record(storage, owner, nbytes if storage.resizable() else 0, band)
@@ -375,10 +344,6 @@ class Ledger(Listener):
         if place.index is not None:
             self.gpus.add(place.index)
         return tensor.layout is torch.strided and is_here and not tensor._is_zerotensor()
-
-    def event(self, storage: int, nbytes: int) -> None:
-        """Add an event of a storage at the current moment; no bytes release it."""
-        self.events.append((len(self.moments) - 1, storage, nbytes))
 
     def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
         band = max(band, self.node_band)
@@ -402,13 +367,13 @@ class Ledger(Listener):
     def watch(self, storage: torch.UntypedStorage, number: int) -> None:
         """Free an entry when torch frees its storage."""
         key = storage._cdata
-        self._live[key] = number, weakref.ref(storage, lambda _: self._free(key)), storage.nbytes()
+        self.live[key] = number
+        self._followed[key] = weakref.ref(storage, lambda _: self._release(key)), storage.nbytes()
 
-    def _free(self, key: int) -> None:
+    def _release(self, key: int) -> None:
         self._finish_product()
-        number, *_ = self._live.pop(key)
-        if self.storages[number].nbytes:
-            self.event(number, 0)
+        del self._followed[key]
+        self.free(key)
 
     def record_if_used(self, holding: PriorTensor) -> None:
         """Record a package's tensor once an operator receives it, or once the steps let go of it."""
@@ -443,8 +408,8 @@ class Ledger(Listener):
         if kind and nbytes:
             self.event(self.was_there(nbytes, kind, owner), 0)
 
-    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
-        """Return the ledger as plain data."""
+    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = (), **fields: Any) -> MemoryLog:
+        """Return the ledger as plain data, with what it assumes and what has no rule."""
         self._finish_product()
         if any(storage.elsewhere for storage in self.storages):
             assumptions += (self.held,)
@@ -461,16 +426,9 @@ class Ledger(Listener):
         if (self.used_bytes or 0) > MIN_BLOCK:
             note = "are assumed to be on the GPU before the steps"
             assumptions += (f"tensors outside the model, {self.used_bytes:,} bytes, {note}",)
-        initial = [(0, number, nbytes) for number in self._before if (nbytes := self.storages[number].nbytes)]
-        edges = [edge for call in self.calls for edge in (call.start, call.stop)]
-        ordered = in_order(self.events, [*edges, *(doubt.event for doubt in self.doubts)])
-        calls = returned(self.calls, len(initial))
-        doubts = tuple(replace(doubt, event=doubt.event + len(initial)) for doubt in self.doubts)
-        events, moments = (*initial, *ordered), tuple(self.moments)
         bands = tuple(sorted(self.workspaces.bands.items()))
         streams = tuple(self.streams) if any(self.streams) else ()
-        counted = moments, events, tuple(self.storages), module_paths, calls, unknown, assumptions, doubts
-        return there_from_the_start(MemoryLog(*counted, bands=bands, streams=streams), self.new_inputs)
+        return super().log(module_paths, assumptions, unknown=unknown, bands=bands, streams=streams, **fields)
 
 
 def _saved_bytes(func: Any, args: tuple[Any, ...]) -> int:

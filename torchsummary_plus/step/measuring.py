@@ -36,17 +36,19 @@ from ..table.modules import ModuleTree, tensors_in
 from ..trace.kernels import run_really
 from ..trace.values import OUTSIDE
 from ..watch.history import AllocatorHistory, free_blocks_taken
-from ..watch.marks import Marks, addresses
 from ..watch.profiled import (
+    Marks,
     ProfileReader,
     QuietProfile,
     alone,
     changes,
     freed,
     received,
+    storages,
     with_history,
     with_unseen_frees,
 )
+from ..watch.recording import Account
 from .compiling import compiled_for_torch
 from .runner import Steps
 from .step_copy import PriorTensor, Step, StepCopy, Surroundings
@@ -147,9 +149,9 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
     of_packages = [held.tensor for held in copy.prior if held.if_used]
     own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
     known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
-    if_used = set(addresses(of_packages, device)) - set(addresses(known, device))
-    on_device = [tensor for tensor in (*known, *all_stored(of_packages)) if tensor.device.type == device.type]
-    existing = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in on_device}
+    if_used = storages(of_packages, device).keys() - storages(known, device)
+    on_device = [*known, *of_packages]
+    existing = {address: storage.nbytes() for address, storage in storages(on_device, device).items()}
     history = AllocatorHistory(device)
     gc.collect()
     try:
@@ -171,7 +173,7 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
     unused = if_used - {*received(done), *freed(changed)} if if_used else set()
     before = [(at, nbytes, history.blocks.get(at, nbytes)) for at, nbytes in existing.items() if at not in unused]
     events = iter(with_history(changed, history.happened))
-    reader = ProfileReader(device.type, before)
+    reader = ProfileReader(before)
     reader.read(events)
     missed = _missed(reader, before, history)
     if paths := [tree.paths[index] for index in sorted(marks.in_threads)]:
@@ -251,7 +253,7 @@ _SEEN = "torchsummary_plus_module"
 """The entry in an autograd node's metadata that marks it as known."""
 
 
-class Stopwatch(Listener):
+class Stopwatch(Account):
     """Notes the time whenever a phase, a module's call or a module's part of the backward begins or ends.
 
     The backward reaches a module's part at the node that made its output, and leaves it at the node that made its
@@ -259,19 +261,15 @@ class Stopwatch(Listener):
     """
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self.device = device
-        self.phase = "setup"
-        self.step = 0
         self._laps: list[tuple[Any, str, int, int]] = []
         """When each lap begins, its phase, its step and its module."""
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
-        self.phase, self.step = phase, step
+        super().enter(phase, step)
         self._begin_lap(OUTSIDE)
-
-    def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Kinds of tensors take no time."""
 
     def stop(self) -> None:
         """End the last lap."""
@@ -279,8 +277,7 @@ class Stopwatch(Listener):
 
     def begin(self, frame: Frame) -> None:
         """Begin a module's lap."""
-        if self.phase == "end":
-            self.enter("forward", self.step)
+        super().begin(frame)
         if frame.module is not None:
             self._follow((frame.args, frame.kwargs), _outside(frame))
             self._begin_lap(frame.module)

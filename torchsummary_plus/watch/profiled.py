@@ -6,13 +6,16 @@ it, as QNNPACK's allocator does, is added (c10/core/CPUAllocator.cpp, ``DefaultM
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import dropwhile, takewhile
 from typing import Any
 
@@ -20,21 +23,114 @@ import torch
 from torch.autograd.profiler import profile
 
 from ..data.errors import UnsupportedError
-from ..data.memory_records import (
-    MemoryLog,
-    ModuleCall,
-    Moment,
-    StorageSpec,
-    highest,
-    returned,
-    there_from_the_start,
-    without,
-)
+from ..data.memory_records import MemoryLog, StorageSpec, highest, without
 from ..live import compat
 from ..live.isolation import safe_point
+from ..live.storages import all_stored
+from ..live.structures import all_tensors
+from ..table.forward import Frame
 from ..trace.values import OUTSIDE
 from .history import Happened
-from .marks import COLLECT, STOP, NodeModules, read
+from .recording import Account, Recording
+
+SIGN = "torchsummary_plus "
+
+STOP = "stop"
+"""Name of the mark that ends the steps."""
+
+COLLECT = "collect"
+"""Name of the mark before a collection of the garbage that the steps left."""
+
+
+class Marks(Account):
+    """Writes marks, which a :class:`ProfileReader` reads, for phases, module calls and kinds of tensors.
+
+    A mark is an empty ``record_function`` whose name is its content.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+        self.followed: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        """Earlier storages by address."""
+        self.in_threads: set[int] = set()
+        """Modules called in threads that the model starts; the profiler records none of their operators."""
+
+    def enter(self, phase: str, step: int) -> None:
+        """Mark the beginning of a phase."""
+        self._note_resized()
+        super().enter(phase, step)
+        write("enter", phase, step)
+
+    def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
+        """Mark the kind of existing tensors."""
+        write("name", kind, owner, [*storages(tensors, self.device)])
+
+    def follow(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Mark the release of existing storages; a profiler reports it only for those it saw allocated."""
+        for address, storage in storages(tensors, self.device).items():
+            self.followed[address] = weakref.ref(storage, partial(_freed, address))
+
+    def _note_resized(self) -> None:
+        """Mark the old and new addresses of earlier storages that an operator resized."""
+        resized = [
+            (address, storage.data_ptr())
+            for address, reference in self.followed.items()
+            if (storage := reference()) is not None and storage.data_ptr() != address
+        ]
+        for address, present in resized:
+            del self.followed[address]
+            write("resized", address, present)
+
+    def stop(self) -> None:
+        """Mark the end of the steps."""
+        write(STOP)
+
+    def collect(self) -> None:
+        """Mark that only frees of reference cycles follow, and free them."""
+        write(COLLECT)
+        gc.collect()
+
+    def begin(self, frame: Frame) -> None:
+        """Mark the beginning of a module's call."""
+        super().begin(frame)
+        if frame.module is not None:
+            if not compat.profiler_enabled():
+                self.in_threads.add(frame.module)
+            write("begin_call", frame.module, compat.sequence_number())
+
+    def end(self, frame: Frame, output: Any) -> None:
+        """Mark the end of a module's call, with its outputs."""
+        super().end(frame, output)
+        self._note_resized()
+        if frame.module is not None:
+            write("end_call", frame.module, compat.sequence_number(), [*storages(all_tensors(output), self.device)])
+
+
+def write(*mark: Any) -> None:
+    """Write a mark among the profiler's events."""
+    with torch.profiler.record_function(SIGN + json.dumps(mark)):
+        pass
+
+
+def _freed(address: int, _: object) -> None:
+    write("free", address)
+
+
+def read(name: str) -> list[Any] | None:
+    """Return the mark in an event's name; None for other events.
+
+    >>> read(SIGN + '["enter", "forward", 0]')
+    ['enter', 'forward', 0]
+    """
+    return json.loads(name[len(SIGN) :]) if name.startswith(SIGN) else None
+
+
+def storages(tensors: Iterable[torch.Tensor], device: torch.device) -> dict[int, torch.UntypedStorage]:
+    """Return tensors' storages on a kind of device by their addresses."""
+    here = (tensor.untyped_storage() for tensor in all_stored(tensors) if tensor.device.type == device.type)
+    return {storage.data_ptr(): storage for storage in here}
+
 
 ENGINE = "autograd::engine::evaluate_function"
 """Prefix of the events of autograd nodes, before the node's name."""
@@ -148,41 +244,24 @@ def depth_of(names: tuple[str, ...]) -> int:
     return -1
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A module's active call: its index among the forwards' calls (-1: a repeated forward), and the events around it.
+class ProfileReader(Recording):
+    """Records changes, by address; ``existing`` lists earlier storages: address, bytes, block's bytes."""
 
-    When these events end, so does the call, since an exception may have left it.
-    """
-
-    module: int
-    call: int
-    around: tuple[int, ...]
-
-
-class ProfileReader:
-    """Reads changes as a ledger would; ``existing`` lists earlier storages: address, bytes, block's bytes."""
-
-    def __init__(self, device: str, existing: Iterable[tuple[int, int, int]]) -> None:
-        self.device = device
-        self.phase = "setup"
-        self.step = 0
-        self.moments: list[Moment] = [Moment("", OUTSIDE, "setup", 0)]
-        self.events: list[tuple[int, int, int]] = []
-        self.storages: list[StorageSpec] = []
-        self.calls: list[ModuleCall] = []
-        self.late_inputs: set[int] = set()
+    def __init__(self, existing: Iterable[tuple[int, int, int]]) -> None:
+        super().__init__()
         self.reused: set[int] = set()
         """Storages freed unseen: their memory was allocated again before a free was reported."""
-        self._open: list[_Open] = []
-        self._live: dict[int, int] = {}
+        self._open: list[tuple[int, int, tuple[int, ...]]] = []
+        """The modules' active calls: each one's number among the forwards' calls (-1: none), and the events around it.
+
+        When these events end, so does the call, since an exception may have left it.
+        """
         self._maker: dict[int, int] = {}
         self._present = -1
         self._around: tuple[int, ...] = ()
-        self._node_modules = NodeModules()
         for address, nbytes, block in existing:
             self._take(address, block, nbytes, OUTSIDE)
-        self._earlier = dict(self._live)
+        self._earlier = dict(self.live)
         """Earlier storages by address."""
 
     def read(self, changes: Iterable[Change]) -> None:
@@ -191,26 +270,23 @@ class ProfileReader:
             safe_point()
             if change.is_placed:
                 self._around = change.calls
-            while self._open and self._open[-1].around != self._around[: len(self._open[-1].around)]:
+            while self._open and self._open[-1][2] != self._around[: len(self._open[-1][2])]:
                 self._open.pop()
             if not change.mark:
                 self._change(change)
             elif change.mark[0] == STOP:
                 return
             else:
-                getattr(self, f"_{change.mark[0]}")(*change.mark[1:])
+                getattr(self, change.mark[0])(*change.mark[1:])
 
     def garbage(self, later: Iterator[Change]) -> set[int]:
         """Return the storages that a collection after the steps frees, from the changes that follow those read."""
         after = dropwhile(lambda change: change.mark[:1] != (COLLECT,), later)
-        return {self._live[change.address] for change in after if change.nbytes < 0 and change.address in self._live}
+        return {self.live[change.address] for change in after if change.nbytes < 0 and change.address in self.live}
 
-    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = ()) -> MemoryLog:
-        """Return the events as plain data."""
-        calls, events = returned(self.calls), tuple(self.events)
-        moments, storages = tuple(self.moments), tuple(self.storages)
-        log = MemoryLog(moments, events, storages, module_paths, calls, assumptions=assumptions, in_blocks=True)
-        return there_from_the_start(log, self.late_inputs)
+    def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = (), **fields: Any) -> MemoryLog:
+        """Return the recording as plain data, whose bytes are those of blocks."""
+        return super().log(module_paths, assumptions, in_blocks=True, **fields)
 
     def peak_bytes(self) -> int:
         """Return the events' peak in bytes of blocks."""
@@ -220,80 +296,69 @@ class ProfileReader:
         depth = depth_of(change.names)
         operator = change.names[depth] if depth >= 0 else ""
         call = change.calls[depth] if depth >= 0 else -1
-        owner = self._open[-1].module if self._open else OUTSIDE
+        owner = self._open[-1][0] if self._open else OUTSIDE
         if not self._open and self.phase == "backward" and change.node >= 0:
-            owner = self._node_modules.of(change.node)
+            owner = self.node_modules.of(change.node)
         if call != self._present or call < 0 or self.moments[-1].phase != self.phase:
-            self.moments.append(Moment(operator, owner, self.phase, self.step))
+            self.begin_moment(operator, owner)
             self._present = call
         if change.nbytes > 0:
             self._maker[self._take(change.address, change.nbytes, change.requested or change.nbytes, owner)] = call
             return
-        number = self._live.pop(change.address, None)
-        if number is not None:
-            self.events.append((len(self.moments) - 1, number, 0))
-            if call >= 0 and self._maker.get(number) == call:
-                self.storages[number] = replace(self.storages[number], kind="workspace")
+        number = self.free(change.address)
+        if number is not None and call >= 0 and self._maker.get(number) == call:
+            self.change(number, kind="workspace")
 
     def _take(self, address: int, block: int, nbytes: int, owner: int) -> int:
         number = len(self.storages)
         self.storages.append(StorageSpec(nbytes, None, owner))
         if block:
-            if address in self._live:
-                self.reused.add(self._live[address])
-                self._free(address)
-            self._live[address] = number
-            self.events.append((len(self.moments) - 1, number, block))
+            if address in self.live:
+                self.reused.add(self.live[address])
+                self.free(address)
+            self.live[address] = number
+            self.event(number, block)
         return number
 
-    def _enter(self, phase: str, step: int) -> None:
-        self.phase, self.step, self._present = phase, step, -1
-        self.moments.append(Moment("", OUTSIDE, phase, step))
+    def enter(self, phase: str, step: int) -> None:
+        """Begin a phase of a step."""
+        self._present = -1
+        super().enter(phase, step)
 
-    def _hold(self, kind: str, owner: int, addresses: list[int]) -> None:
-        for number in self._numbers(addresses):
-            if kind == "inputs" and self.phase != "setup":
-                self.late_inputs.add(number)
-            spec = replace(self.storages[number], kind=kind)
-            self.storages[number] = spec if owner == OUTSIDE else replace(spec, owner=owner)
+    def name(self, kind: str, owner: int, addresses: list[int]) -> None:
+        """Set the kind of the storages at some addresses."""
+        for address in addresses:
+            if address in self.live:
+                self.hold(self.live[address], kind, owner)
 
-    def _free(self, address: int) -> None:
-        number = self._live.pop(address, None)
-        if number is not None:
-            self.events.append((len(self.moments) - 1, number, 0))
-
-    def _resized(self, address: int, present: int) -> None:
+    def resized(self, address: int, present: int) -> None:
         """Free the memory that an earlier storage had, unless another one lies there since; it has a new block."""
         number = self._earlier.pop(address, None)
         if number is None:
             return
-        if self._live.get(address) == number:
-            self._free(address)
+        if self.live.get(address) == number:
+            self.free(address)
         self.reused.discard(number)
-        if present in self._live:
-            before, now = self.storages[number], self._live[present]
-            self.storages[now] = replace(self.storages[now], kind=before.kind, owner=before.owner)
+        if present in self.live:
+            before = self.storages[number]
+            self.change(self.live[present], kind=before.kind, owner=before.owner)
 
-    def _begin(self, module: int, node: int) -> None:
-        self._node_modules.turn(node, module)
-        outer = self._open[-1].call if self._open else -1
-        noted = self.phase == "forward"
-        self._open.append(_Open(module, len(self.calls) if noted else -1, self._around))
-        if noted:
-            self.calls.append(ModuleCall(module, self.step, outer, len(self.events), -1, ()))
+    def begin_call(self, module: int, node: int) -> None:
+        """Begin a module's call."""
+        self.node_modules.turn(node, module)
+        outer = self._open[-1][1] if self._open else -1
+        call = self.open_call(module, outer) if self.phase == "forward" else -1
+        self._open.append((module, call, self._around))
 
-    def _end(self, module: int, node: int, addresses: list[int]) -> None:
+    def end_call(self, module: int, node: int, addresses: list[int]) -> None:
+        """End a module's call, and those inside it that an exception left."""
         while self._open:
-            ended = self._open.pop()
-            if ended.module == module:
-                if ended.call >= 0:
-                    outputs = tuple(self._numbers(addresses))
-                    self.calls[ended.call] = replace(self.calls[ended.call], stop=len(self.events), outputs=outputs)
+            ended, call, _ = self._open.pop()
+            if ended == module:
+                if call >= 0:
+                    self.close_call(call, addresses)
                 break
-        self._node_modules.turn(node, self._open[-1].module if self._open else OUTSIDE)
-
-    def _numbers(self, addresses: Iterable[int]) -> Iterator[int]:
-        return (self._live[address] for address in addresses if address in self._live)
+        self.node_modules.turn(node, self._open[-1][0] if self._open else OUTSIDE)
 
 
 NOTE = b"USDT:"
