@@ -16,7 +16,7 @@ from ..data.memory_records import a_gpu
 from ..data.units import common_unit, describe, in_common_unit, rate_text
 from ..formats.table import Cell, Field, Table, TableRow
 from ..formats.text import WIDTH, table_text
-from ..memory.capacity import SharedSearch
+from ..memory.capacity import Search
 from ..memory.estimate import IN_PIECES, least, room_of_log
 from ..memory.gpus import COMMON, find_gpu
 from ..render.plots import draw_steps, placed
@@ -245,7 +245,7 @@ def _tried(name: str, requests: Mapping[str, StepRequest], batch_size: int, tick
     limits, logs, estimate = [], shared, first.estimate(batch, shared[batch])
     for gpu, request in requests.items():
         trace = partial(request.trace, tick=tell, highest_draw=True)
-        search = SharedSearch(trace, *request.limits(gpu), logs)
+        search = Search(trace, *request.limits(gpu), shared=logs)
         largest = search.run()
         logs = search.logs
         usable = room_of_log(shared[batch], request.backend, gpu)

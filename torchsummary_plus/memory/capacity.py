@@ -24,11 +24,8 @@ PATIENCE = 6
 NARROW = 0.001
 """The width of a range, as a share of the peak, up to which it is not told."""
 
-MOST_SHARED = 3
-"""Most traces of a search that begins with the logs of another GPU."""
-
 NEAR = 0.005
-"""How far from the largest batch a search that shares logs may end, as a share of it."""
+"""How far from the largest batch a search that begins with another GPU's logs may end, as a share of it."""
 
 FARTHEST = 64
 """Largest ratio of a guess to the largest fitting batch if the traces neither scale to it nor grow.
@@ -176,18 +173,23 @@ class Search:
     """Searches for the largest batch whose log fits.
 
     ``trace`` returns a batch's log, ``fits`` whether a log fits, ``spare`` the bytes that its peak leaves free. The
-    first batches are ``start`` and the next one.
+    first batches are ``start`` and the next one; where ``shared`` has logs of the same step for another GPU they are
+    guessed, and a batch is enough that fits and is within ``NEAR`` of the largest one predicted.
     """
 
-    def __init__(self, trace: Trace, fits: Fits, spare: Spare, start: int = 2) -> None:
-        self._start = start
+    def __init__(
+        self, trace: Trace, fits: Fits, spare: Spare, start: int = 2, shared: Mapping[int, MemoryLog] | None = None
+    ) -> None:
+        self._first = [] if shared else [start, start + 1]
+        self._tolerance = NEAR if shared else 0.0
         self._trace = trace
         self._fits = fits
         self._spare = cache(lambda batch: spare(self.logs[batch]))
-        """The bytes that the peak of a traced batch leaves free."""
-        self.logs: dict[int, MemoryLog] = {}
-        """The traced logs, by batch."""
-        self._fitting: dict[int, bool] = {}
+        """The bytes that the peak of a batch leaves free."""
+        self.logs = dict(shared or {})
+        """The logs by batch, shared or traced."""
+        self._fitting = {batch: fits(log) for batch, log in self.logs.items()}
+        self._traced: list[int] = []
         self.smallest = 1
         """The smallest batch that runs: batch normalisation, for one, may need two values."""
 
@@ -196,16 +198,21 @@ class Search:
 
         Two small traces give a first guess. The guess and the batch after it are traced, which improves the next guess.
         """
-        self._add(self._start)
-        if self.high > self._start:
-            self._add(self._start + 1)
+        for batch in self._first:
+            if batch < self.high:
+                self._add(batch)
         halves = False  # Whether the last trace halved the interval between the limits.
-        while self.high - self.low > 1:
-            guess = max(self._guess(), self.low + 1)
-            is_late = len(self.logs) >= PATIENCE
-            halves = is_late and not halves and next(reversed(self.logs)) == self.high
+        while True:
+            guess, is_traced = self._guess(), self.low in {0, *self._traced}
+            is_near = self._tolerance > 0 and guess <= (1 + self._tolerance) * self.low
+            if is_traced and (is_near or self.high - self.low <= 1):
+                return self.low
+            if self._traced:  # Kernels or the allocator may have disappointed a guess from shared logs.
+                guess -= int(self._tolerance * guess)
+            guess = max(guess, self.low + is_traced)
+            is_late = len(self._traced) >= PATIENCE
+            halves = is_late and not halves and self._traced[-1] == self.high
             self._add((self.low + self.high) // 2 if halves or (is_late and not self._scales_to(guess)) else guess)
-        return self.low
 
     @property
     def high(self) -> int:
@@ -236,14 +243,28 @@ class Search:
             if batch > 1 or not self.logs:
                 raise
             self.smallest = 2
+        self._spare.cache_clear()
+        self._traced.append(batch)
         self._fitting[batch] = batch >= self.smallest and self._fits(self.logs[batch])
 
     def _guess(self) -> int:
-        """Return the largest batch predicted to fit, between the known limits."""
+        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
+        if self.high - self.low <= 1:
+            return self.low
         if self.low == 0:
             return self.smallest
-        low, high, fits = self.low, self.high, cache(self._predicts_fit)
-        return low + largest(lambda step: low + step < high and fits(low + step))
+        first, second = self._near(self.low)[:2]
+        grows = (self._spare(first) - self._spare(second)) / (second - first)
+        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
+        start = min(max(start, self.low), self.high - 1)
+
+        @cache
+        def fits(batch: int) -> bool:
+            return self.low >= batch or (batch < self.high and self._predicts_fit(batch))
+
+        if fits(start):  # Found in growing steps from there.
+            return start + largest(lambda step: fits(start + step))
+        return start - 1 - largest(lambda step: not fits(start - step))
 
     def _near(self, batch: int) -> list[int]:
         """Return the traced batches, nearest by ratio first."""
@@ -264,54 +285,6 @@ class Search:
         if not grows and batch > FARTHEST * self.low:
             return False
         return spare_first + (spare_second - spare_first) * (batch - first) // (second - first) >= 0
-
-
-class SharedSearch(Search):
-    """Searches with a few traces of its own, from logs of the same step for another GPU.
-
-    It ends when the trace of a batch fits and predicts that few more would, or after ``MOST_SHARED`` traces; the
-    answer is then a guess, lowered by ``NEAR``, if none of them fits.
-    """
-
-    def __init__(self, trace: Trace, fits: Fits, spare: Spare, shared: Mapping[int, MemoryLog]) -> None:
-        super().__init__(trace, fits, spare)
-        self.logs.update(shared)
-        self._own: set[int] = set()
-        self._fitting = {batch: fits(log) for batch, log in shared.items()}
-
-    def run(self) -> int:
-        """Return the largest batch that fits, 0 if the smallest that runs does not."""
-        guess = known = self._guess()
-        for _ in range(MOST_SHARED):
-            if guess < self.smallest:
-                return 0
-            self._own.add(guess)
-            self._add(guess)
-            self._spare.cache_clear()
-            guess, known = self._guess(), max((batch for batch in self._own if batch <= self.low), default=0)
-            if known and guess <= (1 + NEAR) * known:
-                return known
-            guess -= int(NEAR * guess)  # Kernels or the allocator have disappointed the guess before.
-        return known or guess
-
-    def _guess(self) -> int:
-        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
-        if self.high - self.low <= 1:
-            return self.low
-        if self.low == 0:
-            return self.smallest
-        first, second = self._near(self.low)[:2]
-        grows = (self._spare(first) - self._spare(second)) / (second - first)
-        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
-        start = min(max(start, self.low), self.high - 1)
-
-        @cache
-        def fits(batch: int) -> bool:
-            return self.low >= batch or (batch < self.high and self._predicts_fit(batch))
-
-        if fits(start):  # Found in growing steps from there.
-            return start + largest(lambda step: fits(start + step))
-        return start - 1 - largest(lambda step: not fits(start - step))
 
 
 def largest(fits: Callable[[int], bool]) -> int:
