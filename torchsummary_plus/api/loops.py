@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -228,7 +227,10 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if self.data is None or (batch_idx + 1) % trainer.accumulate_grad_batches:
                 return
-            with _holding(pl_module, _trainer=None):  # And with it the data and the optimizers.
+            attributes, own = vars(pl_module), dict(vars(pl_module))
+            nothing: Any = lambda *_, **__: None  # noqa: E731
+            attributes.update(_trainer=None, log=nothing, log_dict=nothing)  # Without the data and the optimizers.
+            try:
                 result = self.end(
                     _TrainingStep(pl_module),
                     trainer.optimizers[0],
@@ -236,6 +238,9 @@ def lightning_callback(log: Callable[[str], None] = print) -> Any:
                     loss=lambda output: output["loss"] if isinstance(output, Mapping) else output,
                     gradient_accumulation_steps=trainer.accumulate_grad_batches,
                 )
+            finally:
+                del attributes["log"], attributes["log_dict"]
+                attributes.update(own)
             if result is not None and trainer.logger is not None:
                 trainer.logger.log_metrics(result.figures, step=trainer.global_step)
 
@@ -253,7 +258,7 @@ def _plain(optimizer: Any) -> Any:
 
 
 class _TrainingStep(nn.Module):
-    """A Lightning module whose forward is its training step, which logs nothing."""
+    """A Lightning module whose forward is its training step."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -264,20 +269,5 @@ class _TrainingStep(nn.Module):
 
     def forward(self, batch: Any) -> Any:
         module: Any = self.module
-        nothing: Any = lambda *_, **__: None  # noqa: E731
-        with _holding(module, log=nothing, log_dict=nothing):
-            wanted = module.training_step.__code__.co_argcount
-            return module.training_step(batch) if wanted == 2 else module.training_step(batch, 0)
-
-
-@contextmanager
-def _holding(module: nn.Module, **values: Any) -> Iterator[None]:
-    """Inside the block, a module has these attributes of its own."""
-    own = {name: vars(module)[name] for name in values if name in vars(module)}
-    vars(module).update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            vars(module).pop(name, None)
-        vars(module).update(own)
+        wanted = module.training_step.__code__.co_argcount
+        return module.training_step(batch) if wanted == 2 else module.training_step(batch, 0)

@@ -95,8 +95,7 @@ def log_of_few_layers(task: Task) -> MemoryLog | None:
             copier, draws = Copier(lambda tensor: tensor), replace(task.draws)
             shallow = copier.modules(tree.modules)[0]
             stacks.append(stack.keep(shallow, count))
-            loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
-            shallow_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer))
+            shallow_step = step.copied(copier)
             with names_replaced(copier):
                 logs.append(record(replace(task, tree=ModuleTree(shallow), step=shallow_step, draws=draws)))
             if draws.asks:
@@ -115,7 +114,8 @@ WORTH = 5 * FEWEST
 class Cut:
     """Removes all but ``count`` of a model's equal layers, if there are many; ``count`` None removes nothing.
 
-    A model with DDP keeps all layers, because its buckets were laid out for them when it was wrapped.
+    A model with DDP, given by its class's name as it is slow to import, keeps all layers: its buckets were laid out for
+    them when it was wrapped.
     """
 
     count: int | None
@@ -127,16 +127,12 @@ class Cut:
     def make(self, model: nn.Module) -> None:
         """Cut the model permanently."""
         kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
-        if self.count is None or _WITH_BUCKETS in kinds:
+        if self.count is None or "DistributedDataParallel" in kinds:
             return
         stack = largest_stack(model, WORTH)
         if stack is not None:
             self.paths = tuple(ModuleTree(model).paths)
             self.whole, self.left = stack, stack.keep(model, self.count)
-
-
-_WITH_BUCKETS = "DistributedDataParallel"
-"""A class given by name, because torch.distributed is slow to import."""
 
 
 def largest_stack(model: nn.Module, least: int) -> Stack | None:
@@ -239,11 +235,8 @@ class Row(NamedTuple):
     size: int = 0
 
 
-class Sweep(NamedTuple):
-    """A period that only the deeper of two tables has: the rows ``deeper[place : place + length]``."""
-
-    place: int
-    length: int
+Sweep = tuple[int, int]
+"""A period that only the deeper of two tables has: its place there, and its length."""
 
 
 def grown(logs: Sequence[MemoryLog], stacks: Sequence[Stack], paths: Sequence[str], whole: Stack) -> MemoryLog:
@@ -332,7 +325,7 @@ def find_sweeps(few: Sequence[Row], more: Sequence[Row]) -> list[Sweep]:
             while first >= length and long[first - length : first] == long[j : j + length]:
                 first -= length
             periods = (j - first) // length + 1
-            sweeps.append(Sweep(first + (periods + 1) // 2 * length, length))
+            sweeps.append((first + (periods + 1) // 2 * length, length))
             j += length
         elif has_both and few[i].same == more[j].same:
             i, j = i + 1, j + 1
@@ -363,7 +356,7 @@ def repeated(few: Sequence[Row], more: Sequence[Row], sweeps: Sequence[Sweep], t
     """Return the shallower table's rows with ``times`` additional periods in each sweep."""
     rows: list[Row] = []
     i = j = 0
-    for place, length in (*sweeps, Sweep(len(more), 0)):
+    for place, length in (*sweeps, (len(more), 0)):
         while j < place:  # Rows that both tables have, with their numbers extrapolated.
             rows.append(_moved(few[i], [times * number for number in _difference(few[i], more[j])]))
             i, j = i + 1, j + 1

@@ -22,22 +22,13 @@ from ..data.errors import InputError, choice_error
 from ..data.units import describe
 from ..live.copying import Copier
 from ..live.structures import all_tensors, dtype_name, first_tensor
-from ..table.inputs import Sized, as_dtype, as_sized, grown
+from ..table.inputs import Sized, as_dtype, as_sized, grown, map_sized
 
 Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]
 
 CLASSES, VALUES, LABELS = "classes", "values", "labels"
 """Kinds of targets: a class per position, a number per output element, an integer per output element."""
-
-
-@dataclass(frozen=True)
-class Named:
-    """One of torch's losses: its function, its module, and the kind of its targets."""
-
-    function: Callable[..., Tensor]
-    module: type[nn.Module] | None
-    targets: str
 
 
 def causal_lm(logits: Tensor, labels: Tensor) -> Tensor:
@@ -50,24 +41,24 @@ def causal_lm(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), shifted.view(-1), ignore_index=-100)
 
 
-LOSSES: dict[str, Named] = {
-    "cross_entropy": Named(F.cross_entropy, nn.CrossEntropyLoss, CLASSES),
-    "causal_lm": Named(causal_lm, None, CLASSES),
-    "nll": Named(F.nll_loss, nn.NLLLoss, CLASSES),
-    "multi_margin": Named(F.multi_margin_loss, nn.MultiMarginLoss, CLASSES),
-    "mse": Named(F.mse_loss, nn.MSELoss, VALUES),
-    "l1": Named(F.l1_loss, nn.L1Loss, VALUES),
-    "smooth_l1": Named(F.smooth_l1_loss, nn.SmoothL1Loss, VALUES),
-    "huber": Named(F.huber_loss, nn.HuberLoss, VALUES),
-    "soft_margin": Named(F.soft_margin_loss, nn.SoftMarginLoss, VALUES),
-    "bce": Named(F.binary_cross_entropy, nn.BCELoss, VALUES),
-    "bce_with_logits": Named(F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss, VALUES),
-    "kl_div": Named(partial(F.kl_div, reduction="batchmean"), nn.KLDivLoss, VALUES),
-    "poisson_nll": Named(F.poisson_nll_loss, nn.PoissonNLLLoss, VALUES),
-    "multilabel_soft_margin": Named(F.multilabel_soft_margin_loss, nn.MultiLabelSoftMarginLoss, VALUES),
-    "multilabel_margin": Named(F.multilabel_margin_loss, nn.MultiLabelMarginLoss, LABELS),
+LOSSES: dict[str, tuple[Callable[..., Tensor], type[nn.Module] | None, str]] = {
+    "cross_entropy": (F.cross_entropy, nn.CrossEntropyLoss, CLASSES),
+    "causal_lm": (causal_lm, None, CLASSES),
+    "nll": (F.nll_loss, nn.NLLLoss, CLASSES),
+    "multi_margin": (F.multi_margin_loss, nn.MultiMarginLoss, CLASSES),
+    "mse": (F.mse_loss, nn.MSELoss, VALUES),
+    "l1": (F.l1_loss, nn.L1Loss, VALUES),
+    "smooth_l1": (F.smooth_l1_loss, nn.SmoothL1Loss, VALUES),
+    "huber": (F.huber_loss, nn.HuberLoss, VALUES),
+    "soft_margin": (F.soft_margin_loss, nn.SoftMarginLoss, VALUES),
+    "bce": (F.binary_cross_entropy, nn.BCELoss, VALUES),
+    "bce_with_logits": (F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss, VALUES),
+    "kl_div": (partial(F.kl_div, reduction="batchmean"), nn.KLDivLoss, VALUES),
+    "poisson_nll": (F.poisson_nll_loss, nn.PoissonNLLLoss, VALUES),
+    "multilabel_soft_margin": (F.multilabel_soft_margin_loss, nn.MultiLabelSoftMarginLoss, VALUES),
+    "multilabel_margin": (F.multilabel_margin_loss, nn.MultiLabelMarginLoss, LABELS),
 }
-"""Losses by name. torch's own names ("mse_loss", "MSELoss") are accepted too."""
+"""Losses by name: function, module and kind of targets. torch's own names ("mse_loss", "MSELoss") are accepted too."""
 
 
 def _bare(function: Any) -> Any:
@@ -79,8 +70,8 @@ def _bare(function: Any) -> Any:
 
 SPELLINGS = {
     spelling.lower(): name
-    for name, named in LOSSES.items()
-    for spelling in (name, _bare(named.function).__name__, getattr(named.module, "__name__", name))
+    for name, (function, module, _) in LOSSES.items()
+    for spelling in (name, _bare(function).__name__, getattr(module, "__name__", name))
 }
 
 
@@ -111,17 +102,7 @@ class Loss:
         own = first.shape[0] if first is not None and first.dim() else batch
         plain = torch.int64 if self.target_kind in (CLASSES, LABELS) else default
         copier = Copier(lambda tensor: convert(grown(tensor, own, batch)))
-
-        def fill(value: Any) -> Any:
-            if isinstance(value, Sized):
-                return make((batch, *value.size), value.dtype or plain)
-            if isinstance(value, Mapping):
-                return {name: fill(item) for name, item in value.items()}
-            if isinstance(value, (list, tuple)):
-                return type(value)(map(fill, value))
-            return copier.of(value)
-
-        return fill(self.own_targets)
+        return map_sized(copier.of(self.own_targets), lambda sized: make(sized.shape(batch), sized.dtype or plain))
 
     def __call__(self, output: Any, targets: Any, inputs: Any) -> tuple[Tensor, Any, str]:
         """Return an output's loss, its targets, and a note if targets were created.
@@ -170,12 +151,13 @@ def as_loss(loss: Any, targets: Any = None) -> Loss | None:
         name = SPELLINGS.get(loss.lower(), "")
         if not name:
             raise choice_error("loss", loss, [*LOSSES, "a callable"])
-        return Loss(name, LOSSES[name].function, own_targets, LOSSES[name].targets)
+        function, _, kind = LOSSES[name]
+        return Loss(name, function, own_targets, kind)
     bare = _bare(loss)
     name = getattr(bare, "__name__", type(bare).__name__)
-    for named in LOSSES.values():
-        if bare is _bare(named.function) or (named.module is not None and isinstance(loss, named.module)):
-            return Loss(name, loss, own_targets, named.targets)
+    for function, module, kind in LOSSES.values():
+        if bare is _bare(function) or (module is not None and isinstance(loss, module)):
+            return Loss(name, loss, own_targets, kind)
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         raise InputError(f"loss is the class {loss.__name__}, not an instance; call it: {loss.__name__}(...)")
     if not callable(loss):

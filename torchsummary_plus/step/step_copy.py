@@ -47,6 +47,11 @@ class Step:
     steps: int = 2
     micro_batches: int = 1
 
+    def copied(self, copier: Copier) -> Step:
+        """Return the step with copies of its functions, modules and optimizer."""
+        loss = None if self.loss is None else replace(self.loss, function=copier.of(self.loss.function))
+        return replace(self, loss=loss, optimizer=copier.of(self.optimizer), train_step=copier.of(self.train_step))
+
 
 class PriorTensor(NamedTuple):
     """A tensor that exists before the steps, its kind, and its module's number.
@@ -216,9 +221,7 @@ class Surroundings:
         rest = [tensor for tensor in self.reachable.tensors if id(tensor) not in self._left]
         for tensor in rest:
             copier.of(tensor)
-        loss = None if step.loss is None else replace(step.loss, function=copier.of(step.loss.function))
-        new_step = replace(step, loss=loss, optimizer=copier.of(step.optimizer), train_step=copier.of(step.train_step))
-        copy = StepCopy(tree, new_step, copier)
+        copy = StepCopy(tree, step.copied(copier), copier)
         copy.take_over([*self.tree.tensors(), *tensors_in(self.modules), *rest], self._left)
         with names_replaced(copier, self.reachable):
             copy.hold_others()

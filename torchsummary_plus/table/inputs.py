@@ -57,7 +57,7 @@ class Example:
         """Return the inputs given by size only, in order."""
         sizes: list[Sized] = []
         for value in (*self.args, *self.kwargs.values()):
-            _map_sized(value, sizes.append)
+            map_sized(value, sizes.append)
         return sizes
 
     def nbytes(self, default: torch.dtype) -> int:
@@ -80,7 +80,7 @@ class Example:
 
     def with_sized(self, change: Callable[[Sized], Sized]) -> Example:
         """Return a copy with each input that is given by size changed."""
-        return self.mapped(lambda value: _map_sized(value, change), self.batch_size)
+        return self.mapped(lambda value: map_sized(value, change), self.batch_size)
 
     def mapped(self, change: Callable[[Any], Any], batch_size: int | None) -> Example:
         """Return a copy with each argument changed, at a batch size."""
@@ -333,7 +333,7 @@ def realise(
 
     def filled(value: Any) -> Any:
         known = len(tensors)
-        new = _map_sized(value, fill)
+        new = map_sized(value, fill)
         return new if len(tensors) > known else copier.of(value)
 
     kwargs = dict(zip(map(str, example.kwargs), map(filled, example.kwargs.values())))
@@ -359,11 +359,12 @@ def as_tensors(value: Any) -> str:
     return ""
 
 
-def _map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
+def map_sized(value: Any, change: Callable[[Sized], Any]) -> Any:
+    """Return a value with each size in its lists, tuples and dicts replaced."""
     if isinstance(value, Sized):
         return change(value)
-    if isinstance(value, list):
-        return [_map_sized(item, change) for item in value]
+    if type(value) in (list, tuple):
+        return type(value)(map_sized(item, change) for item in value)
     if type(value) is dict:
-        return {name: _map_sized(item, change) for name, item in value.items()}
+        return {name: map_sized(item, change) for name, item in value.items()}
     return value
