@@ -131,15 +131,8 @@ def estimate_memory(
         )
     if settings.mode not in STEP_MODES:
         raise choice_error("mode", settings.mode, (*STEP_MODES, GENERATE), MODE_SYNONYMS)
-    check_batch(batch_size)
     example = required(make_example(input_size, batch_size, dtypes, input_data))
     return predicted(step_requests(model, partial(StepRequest, example=example, options=settings), *world), progress)
-
-
-def check_batch(batch_size: Any) -> None:
-    """Raise :class:`InputError` for an open batch."""
-    if batch_size == -1:
-        raise InputError("batch_size is -1; accepted: an integer of at least 1")
 
 
 def predicted(requests: Iterable[StepRequest], progress: bool) -> MemoryEstimate:
@@ -189,14 +182,11 @@ def measure_memory(
     >>> measure_memory(net, (256,), **request).peak_bytes == estimate_memory(net, (256,), **request).peak_bytes
     True
     """
-    check_batch(batch_size)
-    example = make_example(input_size, batch_size, dtypes, input_data)
+    example = required(make_example(input_size, batch_size, dtypes, input_data))
     settings = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
     settings.refuse_compiled("in measure_memory, which runs the source")
-    request = StepRequest(model, required(example), settings)
-    batch = request.example.batch_size or 1
-    example = with_batch(request.example, batch)
-    log, reserved = measure_step(request.tree, example, request.step, request.device, time)
+    request, batch = StepRequest(model, example, settings), example.batch_size or 1
+    log, reserved = measure_step(request.tree, with_batch(example, batch), request.step, request.device, time)
     estimate = request.estimate(batch, log)
     estimate = replace(estimate, info=replace(estimate.info, measured=True))
     return estimate if reserved is None else replace(estimate, reserved_bytes=reserved)
@@ -391,9 +381,8 @@ def memory_of(
             "memory has only one of world_size and build; pass both: "
             "build is the function that builds and wraps the model"
         )
-    if inputs:
-        check_batch(inputs.get("batch_size"))
-    asked = partial(StepRequest, example=required(example_of(**inputs)), options=StepOptions(**options))
+    example = required(example_of(**inputs), may_be_open="batch_size" not in inputs)
+    asked = partial(StepRequest, example=example, options=StepOptions(**options))
     estimate = predicted(step_requests(build or tree, asked, *world), progress)
     calls: Sequence[tuple[str, RowMemory]] = estimate.by_call
     modules = dict(module_memory(estimate.log))

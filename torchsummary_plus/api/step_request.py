@@ -160,8 +160,7 @@ class StepOptions:
             cures, by = _BY_OWN_STEP, "train_step, which runs its own loop"
         for name, cure in cures.items():
             value, default = getattr(self, name), getattr(StepOptions, name)
-            is_off = value is None or value is False or (default is not None and value == default)
-            if not is_off and (name, self.mode) != ("autocast", "eval"):
+            if value not in (None, False, default) and (name, self.mode) != ("autocast", "eval"):
                 raise InputError(f"{name} is {describe(value)}; accepted with {by}: {default}{cure}")
 
     def refuse_compiled(self, where: str) -> None:
@@ -268,10 +267,12 @@ def options_to_fit(
     return replace(settings, gpu=None if gpu_model is None else gpu_model.name), place
 
 
-def required(example: Example | None) -> Example:
-    """Return an example. Raises :class:`InputError` if there is none."""
+def required(example: Example | None, may_be_open: bool = False) -> Example:
+    """Return an example. Raises :class:`InputError` if there is none, or its batch is open."""
     if example is None:
         raise InputError("no input was given; pass input_size=, without the batch axis, or input_data=")
+    if example.batch_size is None and not may_be_open:
+        raise InputError("batch_size is -1; accepted: an integer of at least 1")
     return example
 
 

@@ -191,11 +191,7 @@ class Ranked:
             steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), step))
             steps.schedule = schedule
             try:
-                with steps.recording(example, embeddings) as (args, kwargs):
-                    for _ in steps.each():
-                        steps.run_once(args, kwargs)
-                        steps.engine.drop_unreferenced()
-                    log = steps.log()
+                log = steps.record(example, embeddings)
                 notes = (*besides, *log.assumptions, *((COMPILED,) if is_compiled else ()))
                 return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
             except (NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):

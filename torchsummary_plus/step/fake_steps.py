@@ -271,11 +271,7 @@ def record_once(task: Task) -> MemoryLog:
         steps, work = _prepared(stack, task, surroundings, answers, embeddings, mode_key)
         size, log = steps.tree.size(), None
         try:
-            with steps.recording(task.example, embeddings) as (args, kwargs):
-                for _ in steps.each():
-                    steps.run_once(args, kwargs)
-                    steps.engine.drop_unreferenced()
-                log = steps.log()
+            log = steps.record(task.example, embeddings)
         except (NeedsIntegerError, CompilerNeededError, SummaryError):
             raise
         except Exception as error:
@@ -430,17 +426,14 @@ def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
 class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. The model is a copy on fakes."""
 
-    engine: CudaEngine
-
     def __init__(self, kernels: StepKernels, ledger: Ledger, copy: StepCopy) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, copy)
         self.kernels = kernels
         self.ledger = ledger
         self.answers = kernels.answers
 
-    @contextmanager
-    def recording(self, example: Example, embeddings: Embeddings) -> Iterator[tuple[Any, Any]]:
-        """Yield the arguments of the steps, which run inside the block."""
+    def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
+        """Run the steps, and return the log, which ends between two steps, with everything a loop holds there."""
         kernels, ledger, watch = self.kernels, self.ledger, self.watch
         args, kwargs, new_inputs = self.make_inputs(example, kernels.input_of, kernels.of_input)
         embeddings.watch(new_inputs)
@@ -451,7 +444,7 @@ class RecordedSteps(Steps):
             stack.enter_context(self._states_named())
             stack.enter_context(resizing_watched(kernels, ledger))
             self.copy.give_hooks()
-            self.engine = engine = kernels.engine = CudaEngine(watch)
+            engine = kernels.engine = CudaEngine(watch)
             stack.callback(engine.release)
             functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
             watch.state.on_cuda = functions.on_cuda
@@ -472,13 +465,13 @@ class RecordedSteps(Steps):
             stack.enter_context(
                 functions_as_without_mode(functions, lambda tensor, name: ledger.notice(watch.frame, tensor, name))
             )
-            yield args, kwargs
+            for _ in self.each():
+                self.run_once(args, kwargs)
+                engine.drop_unreferenced()
+            paths = tuple(self.tree.paths)
+            log = ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             self.output = None
-
-    def log(self) -> MemoryLog:
-        """Return the log, which ends between two steps, with everything a loop holds there."""
-        paths = tuple(self.tree.paths)
-        return self.ledger.log(paths, self.assumptions(self.kernels.answers.assumptions(paths)))
+            return log
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """Return the error as the user should read it: which part of the step failed, where, and why.

@@ -223,17 +223,16 @@ def _classes_are_last(scores: Tensor, output: Any, inputs: Any, targets: Any) ->
     """Whether a prediction's classes are in its last axis rather than, as in torch, its second."""
     if scores.dim() < 3:
         return False
+    tokens_shape = tuple(scores.shape[:-1])
     if isinstance(targets, Tensor):
         shape = tuple(targets.shape)
-        by_second = shape in (tuple(scores.shape), (scores.shape[0], *scores.shape[2:]))
-        if shape == tuple(scores.shape[:-1]) and not by_second:
-            return True
-        if by_second and shape != tuple(scores.shape[:-1]):
-            return False
+        by_second, by_last = shape in (tuple(scores.shape), (scores.shape[0], *scores.shape[2:])), shape == tokens_shape
+        if by_second != by_last:
+            return by_last
     has_logits = "logits" in output if isinstance(output, Mapping) else hasattr(output, "logits")
     of_logits = not isinstance(output, Tensor) and scores.dim() == 3 and has_logits
     tokens = (t for t in all_tensors(inputs) if not t.is_floating_point() and t.dtype is not torch.bool)
-    return of_logits or any(tuple(t.shape) == tuple(scores.shape[:-1]) for t in tokens)
+    return of_logits or any(tuple(t.shape) == tokens_shape for t in tokens)
 
 
 def own_loss(output: Any) -> Tensor | None:
