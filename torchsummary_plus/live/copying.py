@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from . import compat
 from .fakes import is_plain
 from .storages import all_stored
-from .structures import SPARSE, behind_proxy, inner_tensors, slots_of
+from .structures import SPARSE, inner_tensors, slots_of
 
 LARGEST_ARRAY = 64 << 20
 """Most bytes of a NumPy array that is copied; larger ones are shared."""
@@ -290,7 +290,10 @@ class Copier:
     def _weak_reference(self, value: Any) -> Any:
         """Return a weak reference or a weak proxy of what another refers to."""
         is_proxy = type(value) in weakref.ProxyTypes
-        held = behind_proxy(value) if is_proxy else value()
+        try:
+            held = value.__reduce_ex__.__self__ if is_proxy else value()
+        except ReferenceError:
+            held = None
         self.weakly_held[id(held)] = held
         new = self.of(held)
         return value if new is held else self.note(value, (weakref.proxy if is_proxy else weakref.ref)(new))
@@ -323,10 +326,6 @@ class Copier:
         for name in names:
             namespace[name] = self.of(function.__globals__[name])
         return new
-
-    def _code(self, value: Any) -> Any:
-        """Return a class, a module, a function with a cache or a data loader's iterator, which are shared."""
-        return self.note(value, value)
 
     def _by_parts(self, value: Any) -> Any:
         """Return an object of Python's own from the parts that pickle uses; itertools has none since Python 3.14."""
@@ -376,7 +375,7 @@ Maker = Callable[[Copier, Any], Any]
 
 _BY_BASE: tuple[tuple[Any, Maker | None], ...] = (
     (Tensor, Copier._of_tensor),
-    ((type, ModuleType, CACHED, compat.DataLoaderIterator), Copier._code),
+    ((type, ModuleType, CACHED, compat.DataLoaderIterator), lambda copier, code: copier.note(code, code)),  # Shared.
     (torch.jit.ScriptModule, Copier._script),
     (nn.Module, Copier._object),
     ((dict, list, deque, set), Copier._container),

@@ -48,12 +48,13 @@ class _Here(threading.local):
     in_kernel = False
     in_item = False
     refusal: Callable[[], None] | None = None
-    access: Any = None
-    """The pass's ``FakeKernels``, if fakes are theirs: asked where a step assigns to a fake's data or reads it."""
+    innermost: Any = None
+    """The innermost active pass."""
     renewal: Callable[[torch.Tensor], None] | None = None
+    """Called where torch replaces a fake's autograd node."""
 
 
-_here = _Here()
+here = _Here()
 _DATA: Any = torch.Tensor.data
 _HOOKS: Any = torch.Tensor._backward_hooks
 _EXPORTED = "another library or process needs the values of a fake tensor"
@@ -119,22 +120,22 @@ class Fake(torch.Tensor):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """The device that the tensor stands for; meta inside kernels."""
-        return META if _here.in_kernel else self.fake_device
+        return META if here.in_kernel else self.fake_device
 
     @property
     def is_meta(self) -> bool:  # type: ignore[override]
         """Whether a kernel is running on the tensor."""
-        return _here.in_kernel
+        return here.in_kernel
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
         """Whether the tensor stands for one on CUDA; False inside kernels."""
-        return not _here.in_kernel and self.fake_device.type == "cuda"
+        return not here.in_kernel and self.fake_device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:  # type: ignore[override]
         """Whether the tensor stands for one on the CPU; False inside kernels."""
-        return not _here.in_kernel and self.fake_device.type == "cpu"
+        return not here.in_kernel and self.fake_device.type == "cpu"
 
     @property
     def data(self) -> Any:
@@ -143,7 +144,7 @@ class Fake(torch.Tensor):
 
     @data.setter
     def data(self, tensor: torch.Tensor) -> None:
-        access = None if _here.in_kernel else _here.access
+        access = None if here.in_kernel else _access()
         if access is not None and not isinstance(tensor, Fake):
             tensor = access.fake_of(tensor)
         _DATA.__set__(self, tensor)
@@ -161,8 +162,8 @@ class Fake(torch.Tensor):
     def _backward_hooks(self, hooks: Any) -> None:
         with compat.no_function():
             _HOOKS.__set__(self, hooks)
-        if hooks is None and _here.renewal is not None:
-            _here.renewal(self)
+        if hooks is None and here.renewal is not None:
+            here.renewal(self)
 
     def data_ptr(self) -> int:
         """Return an address without memory, which tensors that begin at the same byte share; 0 without bytes."""
@@ -172,12 +173,12 @@ class Fake(torch.Tensor):
 
     def item(self) -> Any:
         """Return the value if known, else a float that decisions cannot use; may raise :class:`DataDependentError`."""
-        _here.in_item, _here.refusal = True, None
+        here.in_item, here.refusal = True, None
         try:
             value = super().item()
         finally:
-            _here.in_item = False
-        return value if _here.refusal is None else UndecidedFloat(value, _here.refusal)
+            here.in_item = False
+        return value if here.refusal is None else UndecidedFloat(value, here.refusal)
 
     def tolist(self) -> Any:
         """Return the values as nested lists; may raise :class:`DataDependentError`."""
@@ -220,8 +221,8 @@ class Fake(torch.Tensor):
         return super().__deepcopy__(memo)  # type: ignore[no-untyped-call]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        if _here.access is not None and not _here.in_kernel:
-            _here.access.print_out(self)
+        if not here.in_kernel and (access := _access()) is not None:
+            access.print_out(self)
         return f"Fake({list(self.shape)}, {self.dtype}, {self.fake_device})"
 
     @classmethod
@@ -237,29 +238,23 @@ class Fake(torch.Tensor):
 
 def _values_of(fake: torch.Tensor) -> torch.Tensor:
     """Return all values of a fake, on the CPU; raises :class:`DataDependentError`."""
-    if _here.access is None:
+    if (access := _access()) is None:
         raise DataDependentError("outside a pass, a fake tensor has no values")
-    values: torch.Tensor = _here.access.values_of(fake)
+    values: torch.Tensor = access.values_of(fake)
     return values
 
 
-def follow_access(kernel: object) -> Any:
-    """Let a kernel answer where fakes are assigned to or read in this thread, if it can; return the previous one."""
-    outer, _here.access = _here.access, kernel if hasattr(kernel, "fake_of") else None
-    return outer
-
-
-def follow_renewals(renewal: Callable[[torch.Tensor], None] | None) -> Callable[[torch.Tensor], None] | None:
-    """Set what to call where torch replaces a fake's autograd node in this thread; return the previous callee."""
-    outer, _here.renewal = _here.renewal, renewal
-    return outer
+def _access() -> Any:
+    """Return the innermost pass's ``FakeKernels``, asked where a step assigns to a fake's data or reads it, or None."""
+    kernel = getattr(here.innermost, "kernel", None)
+    return kernel if hasattr(kernel, "fake_of") else None
 
 
 def defer_refusal(refusal: Callable[[], None]) -> bool:
     """Return whether a placeholder may stand for a number; ``refusal`` is called once a decision depends on it."""
-    if _here.in_item:
-        _here.refusal = refusal
-    return _here.in_item
+    if here.in_item:
+        here.refusal = refusal
+    return here.in_item
 
 
 class in_kernel:
@@ -268,14 +263,14 @@ class in_kernel:
     __slots__ = ("guards", "meta", "outer")
 
     def __enter__(self) -> None:
-        self.outer = _here.in_kernel
+        self.outer = here.in_kernel
         self.meta = compat.sees_meta()
         self.guards = [compat.no_dispatch(), compat.keep_dispatch_keys()]
         compat.see_meta(True)
-        _here.in_kernel = True
+        here.in_kernel = True
 
     def __exit__(self, *_: object) -> None:
-        _here.in_kernel = self.outer
+        here.in_kernel = self.outer
         compat.see_meta(self.meta)
         while self.guards:
             self.guards.pop()

@@ -322,19 +322,13 @@ def draws(func: Any) -> bool:
 @lru_cache(maxsize=4096)
 def taking_generator(func: Any) -> Any:
     """Return the form of an operator that takes a generator by name besides the operator's own arguments, or None."""
-    own = _arguments(func)[0]
-    for form in _forms(func):
-        others, takes = _arguments(form)
-        if takes and others == own:
-            return form
-    return None
+    wanted = _arguments(func) | {"generator": ("Optional[Generator]", True)}
+    return next((form for form in _forms(func) if _arguments(form) == wanted), None)
 
 
-def _arguments(func: Any) -> tuple[list[tuple[str, str]], bool]:
-    """Return the names and types of an operator's arguments but for a generator, and whether it takes one by name."""
-    arguments = func._schema.arguments
-    takes = any(argument.name == "generator" and argument.kwarg_only for argument in arguments)
-    return [(argument.name, str(argument.type)) for argument in arguments if argument.name != "generator"], takes
+def _arguments(func: Any) -> dict[str, tuple[str, bool]]:
+    """Return the type of each of an operator's arguments, and whether it is given by name alone."""
+    return {argument.name: (str(argument.type), argument.kwarg_only) for argument in func._schema.arguments}
 
 
 def _forms(func: Any) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -166,16 +165,6 @@ def parts(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from enumerate(value)
     elif not isinstance(value, _CODE):
         yield from {**getattr(value, "__dict__", {}), **slot_values(value)}.items()
-
-
-def behind_proxy(value: Any) -> Any:
-    """Return the object that a weak proxy stands for, None if it is gone, and any other value itself."""
-    if type(value) not in weakref.ProxyTypes:
-        return value
-    try:
-        return value.__reduce_ex__.__self__
-    except ReferenceError:
-        return None
 
 
 _SLOTS: WeakKeyDictionary[type, list[MemberDescriptorType]] = WeakKeyDictionary()

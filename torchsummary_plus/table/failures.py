@@ -101,13 +101,25 @@ _AS_DICT = "input_size=[{'name': size}], or input_data=({'name': tensor},)"
 
 _ABOUT_SHARDS = r"no fake tensor .* of class (FlatParameter|DTensor)\b"
 
+_OF_TORCH = {
+    "'Stream' object has no attribute 'record_event'": (  # Up to torch 2.6; torch.distributed.fsdp needs them.
+        f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with estimate_memory "
+        'device="cuda", which needs no GPU'
+    ),
+    r"fork-based multiprocessing|in forked subprocess": (  # Of autograd and CUDA.
+        'torch refuses this in a forked process; start it with multiprocessing.get_context("spawn")'
+    ),
+}
+
 _OF_STEPS = {
+    **_OF_TORCH,
     "got an empty parameter list": (
         'no parameter of the model requires gradients; leave out optimizer=, or pass mode="eval"'
     ),
 }
 
 _OF_FORWARDS = {
+    **_OF_TORCH,
     _ABOUT_SHARDS: (
         "the model is already sharded: call this before FullyShardedDataParallel or fully_shard, or pass "
         "estimate_memory a function that builds and shards it, with world_size"
@@ -132,15 +144,6 @@ _OF_FORWARDS = {
 
 
 def _usual(message: str, fixes: Mapping[str, str]) -> str:
-    """Return the usual fix for a message: one of ``fixes``, or of a limit of torch's."""
-    has_no_events = not hasattr(torch.cpu.Stream, "record_event")  # Up to torch 2.6; torch.distributed.fsdp needs them.
-    if has_no_events and "'Stream' object has no attribute 'record_event'" in message:
-        return (
-            f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with "
-            'estimate_memory device="cuda", which needs no GPU'
-        )
-    if re.search(r"fork-based multiprocessing|in forked subprocess", message):  # Of autograd and CUDA.
-        return 'torch refuses this in a forked process; start it with multiprocessing.get_context("spawn")'
     return next((fix for pattern, fix in fixes.items() if re.search(pattern, message)), "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,7 +20,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
-from ..live.fakes import CPU, META, PRIM_DEVICE, Fake, follow_access
+from ..live.fakes import CPU, META, PRIM_DEVICE, Fake, here
 from ..live.isolation import safe_point
 from ..live.structures import inner_tensors
 from ..trace.kernels import Kernel, tensors_of
@@ -141,13 +140,6 @@ class State:
         return compat.replaced({(self, name): value for name, value in values.items()})
 
 
-class _Here(threading.local):
-    """The innermost active pass of this thread."""
-
-    innermost: Pass | None = None
-
-
-_here = _Here()
 _FAKES = frozenset({Fake})
 
 
@@ -181,8 +173,7 @@ class Pass(compat.DispatchMode):
         self._operator = _overridden(listeners, "operator")
 
     def __enter__(self) -> Pass:
-        self.around, _here.innermost = _here.innermost, self
-        self.outer_access = follow_access(self.kernel)
+        self.around, here.innermost = here.innermost, self
         if self.around is not None:
             self.around.state.notifies = False
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -195,8 +186,7 @@ class Pass(compat.DispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        _here.innermost = self.around
-        follow_access(self.outer_access)
+        here.innermost = self.around
         if self.around is not None:
             self.around.state.notifies = True
 
@@ -354,13 +344,13 @@ class Pass(compat.DispatchMode):
         thread = get_ident()
         if thread in self.in_threads:
             return self.in_threads[thread].watched(index, forward, None, is_around)(*args, **kwargs)
-        here = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners)
-        here.frame, here.indices, here.turn = self.frame, self.indices, self.turn
+        inner = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners)
+        inner.frame, inner.indices, inner.turn = self.frame, self.indices, self.turn
         if self.mode_key is not None:
-            here.hold(self.mode_key)
+            inner.hold(self.mode_key)
         try:
-            with here:
-                return here.watched(index, forward, None, is_around)(*args, **kwargs)
+            with inner:
+                return inner.watched(index, forward, None, is_around)(*args, **kwargs)
         finally:
             del self.in_threads[thread]
 

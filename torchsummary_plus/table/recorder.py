@@ -348,22 +348,16 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         frame = self.watch.frame
-        if not self.watch.state.notifies or frame is None or not self._speaks_for_itself(frame.module):
+        if not self.watch.state.notifies or frame is None or frame.module is None:
             return func(*args, **kwargs)
-        name = function_name(func)
-        if name is None:
+        module, name = self.watch.tree.modules[frame.module], function_name(func)
+        has_rows = module._modules and not type(module).__module__.startswith("torch.nn.")
+        if name is None or not (has_rows or frame.module == 0):
             return func(*args, **kwargs)
         call = self.watch.open(None, name, args, kwargs)
         output = func(*args, **kwargs)
         self.watch.close(call, output)
         return output
-
-    def _speaks_for_itself(self, index: int | None) -> bool:
-        """Whether the functions that module number ``index`` calls get rows of their own."""
-        if index is None:
-            return False
-        module = self.watch.tree.modules[index]
-        return index == 0 or (bool(module._modules) and not type(module).__module__.startswith("torch.nn."))
 
 
 def function_name(func: Any) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...live import compat
-from ...live.fakes import META, Fake, UnfakeableError, follow_renewals
+from ...live.fakes import META, Fake, UnfakeableError, here
 from ...live.isolation import all_in_pass
 from ...live.weights import calls_in_script
 from ...ops.shapes.registry import is_dense
@@ -251,12 +251,9 @@ def engine_watched(functions: StepFunctions, workspaces: Workspaces) -> Iterator
             if tensor._is_view():
                 workspaces.renewed.add(compat.sequence_number() - 1)
 
-    outer = follow_renewals(renewing)
-    try:
-        with compat.replaced(all_in_pass({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating})):
-            yield
-    finally:
-        follow_renewals(outer)
+    answers = all_in_pass({compat.RUN_BACKWARD: watched, _DIFFERENTIATE: differentiating})
+    with compat.replaced({(here, "renewal"): renewing, **answers}):
+        yield
 
 
 def _is_cast(func: Any, args: tuple[Any, ...]) -> bool:
