@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial, wraps
 from importlib import import_module
+from math import prod
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 from ..data.capability import AMPERE, Capability
 from ..data.errors import UnsupportedError
+from ..data.memory_records import PADDED
 from ..data.units import MIB
 from ..live import compat
 from ..live.compat import place, probe
@@ -101,8 +103,6 @@ def compile_nothing() -> None:
 
 # A GPU and Triton
 
-UNTUNED = "matrix products whose sizes are not aligned: torch.compile may pad them, which it decides by timing"
-
 
 class Guard(nullcontext[None]):
     """A context for a device, which does nothing."""
@@ -118,16 +118,19 @@ class Generator(torch.Generator):
         return Generator()
 
 
-def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, None]) -> None:
-    """Answer for a GPU and for Triton; ``notes`` gets what only the GPU could decide."""
+def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, int]) -> None:
+    """Answer for a GPU and for Triton; ``notes`` gets what only the GPU decides, and the bytes that this may move."""
 
     def has_bfloat16(*_: Any, **__: Any) -> bool:
         if capability < AMPERE:
             raise UnsupportedError("torch compiles no code with bfloat16 for this GPU, and runs it as it is")
         return True
 
-    def should_pad(*_: Any, **__: Any) -> bool:
-        notes[UNTUNED] = None
+    def should_pad(match: Any, first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> bool:
+        if inductor_config.force_shape_pad:
+            return True
+        *batch, m, k, n = (-(-int(size) // 8) * 8 for size in (*first.shape, second.shape[-1]))  # At most to these.
+        notes[PADDED] = max(notes.get(PADDED, 0), prod(batch) * (m * k + k * n + m * n) * first.itemsize)
         return False
 
     properties = _properties(card, capability)

@@ -23,7 +23,7 @@ from dataclasses import replace
 from textwrap import shorten
 from time import monotonic
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,14 +35,11 @@ from ..live.compat import parsed
 from ..live.copying import is_library
 from ..step.fake_steps import NeedsValuesError, Task
 
-Result = TypeVar("Result")
 Key = tuple[MemoryLog, bytes]
 ANSWERS: MutableMapping[nn.Module, dict[Key, MemoryLog]] = WeakKeyDictionary()
 CONFIGS = "torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"
 SECONDS = 900.0  # After these, the uncompiled step is the answer.
 SECONDS_BETWEEN_TICKS = 0.5
-STACK_BYTES = 256 << 20
-LONGEST = 200  # Characters of a reason.
 
 
 def is_known_release() -> bool:
@@ -111,7 +108,7 @@ class _Describing(pickle.Pickler):
         return NotImplemented
 
 
-def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[], None]) -> Result:
+def in_subprocess(work: Callable[[], Any], seconds: float, tick: Callable[[], None]) -> Any:
     """Return what ``work`` returns in a fork; meanwhile, call ``tick`` here from time to time.
 
     Raises :class:`UnsupportedError` with the reason if it fails, takes longer than ``seconds``, or cannot be forked.
@@ -141,7 +138,7 @@ def in_subprocess(work: Callable[[], Result], seconds: float, tick: Callable[[],
             here.close()
     if isinstance(result, UnsupportedError):
         raise result
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
@@ -162,7 +159,7 @@ def _work(work: Callable[[], Any], there: Any, folder: str) -> None:
         except BaseException as error:
             there.send(UnsupportedError(_reason(error)))
 
-    threading.stack_size(STACK_BYTES)
+    threading.stack_size(256 << 20)
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,))
     thread.start()
     thread.join()
@@ -177,4 +174,4 @@ def _reason(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UnsupportedError):
         cause = cause.__cause__ or cause.__context__
-    return shorten(f"{type(error).__name__}: {error}" if cause is None else str(cause), LONGEST)
+    return shorten(f"{type(error).__name__}: {error}" if cause is None else str(cause), 200)

@@ -67,13 +67,13 @@ def record(task: Task) -> MemoryLog:
             break
         except NeedsIntegerError as needed:
             task = replace(task, example=task.example.with_dtype(needed.index, torch.long))
-    notes: dict[str, None] = {}
+    notes: dict[str, int] = {}  # Assumptions, and the bytes by which each may move the peak.
     scopes: list[dict[str, Any]] = []
     _install(task, notes, scopes)
     graphs = names.counters["stats"]["unique_graphs"]
     alive = _compile(task)
     if names.counters["stats"]["unique_graphs"] == graphs:
-        notes[NO_GRAPH] = None
+        notes[NO_GRAPH] = 0
     for scope in scopes:  # Dynamo imports into these, at last.
         vars(builtins).update({alias: module for alias, module in scope.items() if alias.startswith("__import_")})
     for operator in names.RANDOM:  # A pass runs their kernel, and sees what that allocates.
@@ -83,10 +83,10 @@ def record(task: Task) -> MemoryLog:
     names.put(names.IS_RECOMPILED, lambda frame: bool(names.compiled_code(frame.f_code)))
     log = record_once(task)
     del alive
-    return replace(log, assumptions=(*log.assumptions, *notes))
+    return replace(log, assumptions=(*log.assumptions, *notes), spread=(max(notes.values(), default=0),) * 2)
 
 
-def _install(task: Task, notes: dict[str, None], scopes: list[dict[str, Any]]) -> None:
+def _install(task: Task, notes: dict[str, int], scopes: list[dict[str, Any]]) -> None:
     """Prepare torch, and compile the model unless the user has compiled it or parts of it."""
     names.compile_nothing()
     if task.cudnn.card is not None:
@@ -110,7 +110,7 @@ def _install(task: Task, notes: dict[str, None], scopes: list[dict[str, Any]]) -
         vars(root)["_compiled_call_impl"] = compiler(call)  # Every copy of the module has its own.
 
 
-def _hooks(notes: dict[str, None], context: Any) -> list[Callable[[], Any]]:
+def _hooks(notes: dict[str, int], context: Any) -> list[Callable[[], Any]]:
     """Return the functions that run before a compiled function: its own, and :func:`_enter`."""
     hooks: list[Any] = vars(context)["enter_exit_hooks"]
     if not any(getattr(hook, "func", None) is _enter for hook in hooks):
@@ -118,7 +118,7 @@ def _hooks(notes: dict[str, None], context: Any) -> list[Callable[[], Any]]:
     return hooks
 
 
-def _enter(notes: dict[str, None], context: Any) -> Callable[[], None]:
+def _enter(notes: dict[str, int], context: Any) -> Callable[[], None]:
     """Leave the function modes, whose functions compiled code calls as operators, until the result is called.
 
     Inductor compiles without CUDA graphs and without choosing by timing, which are noted; other compilers are refused.
@@ -129,7 +129,7 @@ def _enter(notes: dict[str, None], context: Any) -> Callable[[], None]:
             name = getattr(backend, "compiler_name", None) or getattr(backend, "__name__", type(backend).__name__)
             raise UnsupportedError(f"the backend {name} compiles it; accepted: inductor")
         asked = {**names.inductor_config.get_config_copy(), **backend.config}
-        notes.update((line, None) for option, line in LEFT_OUT.items() if asked[option])
+        notes.update((line, 0) for option, line in LEFT_OUT.items() if asked[option])
         backend.config |= dict.fromkeys(LEFT_OUT, False)
         context._hooks.guard_filter_fn = lambda guards: [
             guard.guard_type in KEPT and (guard.guard_type != "TYPE_MATCH" or isinstance(guard.value, nn.Module))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from .memory_records import AS_COMPILED, COMPILED, COMPILED_ON_CUDA, SECOND_ORDER, TUNED
+from .memory_records import AS_COMPILED, COMPILED, COMPILED_ON_CUDA, PADDED, SECOND_ORDER, TUNED
 from .units import one_line, visible
 
 MOST = 2  # How many reasons, operators or assumptions a sentence names.
@@ -20,7 +20,8 @@ WORDS = (
     (r"cuDNN workspaces estimated from .*", "cuDNN's workspace comes from a table", ""),
     (r"cuDNN workspaces without the GPU.*", "cuDNN's choice of kernels needs the GPU itself", ""),
     (re.escape(COMPILED), "torch's compiler may keep more or less than the uncompiled code", ""),
-    (re.escape(COMPILED_ON_CUDA), "compiled steps have been compared with simulated GPUs only", ""),
+    (re.escape(PADDED), "torch.compile decides by timing whether to pad matrix products", ""),
+    (re.escape(COMPILED_ON_CUDA), "", "compiled steps have been compared with simulated GPUs only"),
     (re.escape(OF_RANK) + ".*", "one rank of many has been compared with published figures only", ""),
     (r"(\S+): (scratch memory known to within \S+)", r"\1: \2", ""),
     (r"targets of .*, of ([\d,]+) classes.*", "", r"\1 classes"),

@@ -101,6 +101,7 @@ COMPILED = "torch.compile: estimated as the uncompiled source; autograd and kern
 HOW_COMPILED = "compiled=True estimates the step as torch.compile runs it"
 AS_COMPILED = "torch.compile: estimated as compiled; the first step, which compiles, may hold more"
 COMPILED_ON_CUDA = "torch.compile on CUDA: compared with simulated GPUs only; kernels that it times leave more reserved"
+PADDED = "matrix products whose sizes are not aligned: torch.compile may pad them, which it decides by timing"
 NO_GRAPH = "torch.compile: no graph was found, so the code runs as it is"  # Such as a single recurrent layer.
 NOT_COMPILED = "compiled=True: "  # How it begins where it says why the source was estimated all the same.
 
@@ -214,7 +215,7 @@ class MemoryLog:
     bands: tuple[tuple[str, float], ...] = ()
     """The error bands of the rules that were used, by operator; operators with exact rules are absent."""
     spread: tuple[int, int] = (0, 0)
-    """Bytes by which a further draw of random numbers may be below and above the logs."""
+    """Bytes by which a further draw of random numbers, or a choice by timing, may be below and above the logs."""
     kernels: tuple[Kernel, ...] = ()
     """The kernels of the last step, in order; none where the step ran for real."""
     measured_time: MeasuredTime | None = None

@@ -49,12 +49,10 @@ ORDER_BAND = 0.25
 Random programs on the no-op runtime (``benchmarks.cuda.programs``) were up to 23 % of it off.
 """
 
-COMPILED_BAND = 0.01
-"""How far the peak of a step predicted as compiled may be off on CUDA, as a share of it: up to 0.001 was measured."""
 RESERVED_BAND = 0.12
-"""How far its reserved bytes may be off, without what the timing of kernels leaves.
+"""How far the reserved bytes of a step predicted as compiled on CUDA may be below the estimate.
 
-Up to 0.05 was measured, and 0.1 where cuDNN's workspaces come from a table (ResNet-18 on a T4).
+Up to 0.1 was measured where cuDNN's workspaces come from a table (ResNet-18 on a T4), none elsewhere.
 """
 TIMED_BYTES = 128 << 20
 """The most that torch's timing of kernels leaves reserved; 100 MiB was measured."""
@@ -195,24 +193,19 @@ class Estimate:
         and before torch 2.13, unless segments are expandable, by ``ADDRESS_BAND``. The most includes memory that
         ``record_stream`` keeps from being used again until another stream is done with it.
         """
-        doubt, timed = self._compiler_doubt + self._rank_doubt, 0
+        doubt = self._compiler_doubt + self._rank_doubt
         least = most = self.reserved_bytes
         if COMPILED_ON_CUDA in self.log.assumptions:
-            doubt, timed = doubt + round(RESERVED_BAND * least), TIMED_BYTES
+            least, most = round((1 - RESERVED_BAND) * least), most + TIMED_BYTES + self.log.spread[1]
         if self.backend == "cuda" and not (BY_AGE or self.options.expandable_segments):
             doubt += round(ADDRESS_BAND * least)
         if any(storage.elsewhere for storage in self.log.storages):
             most = max(most, self._run(held_back(self.log)).peak_reserved_bytes)
-        return max(0, least - doubt), most + doubt + timed
+        return max(0, least - doubt), most + doubt
 
     @property
     def _compiler_doubt(self) -> int:
-        """The bytes by which compiled code may need less or more.
-
-        Estimated as its source, all that autograd and kernels hold at the peak; as compiled on CUDA, ``COMPILED_BAND``.
-        """
-        if COMPILED_ON_CUDA in self.log.assumptions:
-            return round(COMPILED_BAND * self.peak_bytes)
+        """The bytes by which code may need less or more compiled than its source: what autograd and kernels hold."""
         is_compiled = COMPILED in self.log.assumptions
         return sum(self.at_peak.get(kind, 0) for kind in OF_COMPILER) if is_compiled else 0
 
@@ -230,9 +223,9 @@ class Estimate:
         ``unknown`` extend the range upwards, by the most each may hold while it runs and by at least a page; gradients
         of gradients on CUDA in an unknown order extend it both ways, by ``ORDER_BAND``. If ``assumptions`` were
         guessed, the range includes the peaks of other guesses; after few draws of random numbers, it is where 95 % of
-        normally distributed peaks would lie. Compiled code extends it both ways, by all that autograd and kernels hold
-        at the peak, or by ``COMPILED_BAND`` where it is predicted as compiled on CUDA; so does one rank of many on
-        CUDA, by ``RANK_BAND``.
+        normally distributed peaks would lie. Compiled code that is estimated as its source extends it both ways, by all
+        that autograd and kernels hold at the peak; so do matrix products that a GPU may pad, by the largest of them,
+        and one rank of many on CUDA, by ``RANK_BAND``.
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:
