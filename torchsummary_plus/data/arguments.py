@@ -1,18 +1,20 @@
-"""Arguments: accepted values, and unknown keywords, rejected with an error that suggests the right one."""
+"""Arguments: accepted values, unknown keywords that are rejected with the right one, and functions to register."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from contextlib import ExitStack
+from functools import update_wrapper, wraps
 from inspect import Parameter, signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from .errors import InputError
 from .units import describe, is_integer
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 PASS_MODES = ("same", "train", "eval")  # A module's mode during a pass; "same" keeps it.
 RUNS = ("auto", "fake", "real")  # How a pass runs.
@@ -94,3 +96,30 @@ def integer(name: str, value: Any, least: int, others: str = "") -> int:
     if not is_integer(value) or value < least:
         raise InputError(f"{name} is {describe(value)}; accepted: {others}an integer of at least {least}")
     return int(value)
+
+
+class Registered(ExitStack, Generic[F]):
+    """A registered function, still callable; :meth:`remove` or the end of a ``with`` block unregisters it.
+
+    >>> names = {"double": 2}
+    >>> with Registered(lambda x: 2 * x, names, ["double"]) as double:
+    ...     double(4)
+    8
+    >>> names
+    {}
+    """
+
+    __wrapped__: F
+
+    def __init__(self, function: F, table: MutableMapping[Any, Any], keys: Iterable[Any]) -> None:
+        super().__init__()
+        update_wrapper(self, function)
+        for key in keys:
+            self.callback(table.pop, key)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    def remove(self) -> None:
+        """Remove the function from its registry; a second call does nothing."""
+        self.close()

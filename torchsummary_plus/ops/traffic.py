@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..data.arguments import names_cures
+from ..data.arguments import Registered, names_cures
 from ..data.memory_records import TF32, Kernel, KernelKind
-from ..data.registered import Registered
 from .backends import HALVES, allows_tf32
 from .macs import free
 from .macs.registry import base_name, names, registered

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, Union
 
-from ..data.arguments import integer, names_cures
+from ..data.arguments import Registered, integer, names_cures
 from ..data.errors import InputError, choice_error
 from ..data.records import TensorSpec, Unregistered
-from ..data.registered import Registered
 from ..data.units import brief_text, describe, mebibytes, structure_data, structure_text
 from ..formats.table import ALIASES, UNITS_OF_VALUES, Cell, Field, Table, TableRow, Total, Value
 from .lines import ALL_ROWS, STYLES, Line, RowView, folded, shown_lines
@@ -233,7 +232,7 @@ def register_column(
 
     def register(value: F) -> Registered[F]:
         COLUMNS[name] = Column(heading, about, value, unit, width, of_memory, adds_up)
-        return Registered(value, lambda: COLUMNS.__delitem__(name))
+        return Registered(value, COLUMNS, [name])
 
     return register
 

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 from torch._ops import OpOverloadPacket
 
-from ...data.arguments import names_cures
+from ...data.arguments import Registered, names_cures
 from ...data.errors import InputError
-from ...data.registered import Registered
 from ...data.units import describe
 
 Formula = Callable[..., Any]
@@ -51,12 +50,7 @@ def register_mult_adds(*ops: OpOverloadPacket | str) -> Callable[[F], Registered
 def registered(table: dict[str, Formula], ops: Sequence[OpOverloadPacket | str], formula: F) -> Registered[F]:
     """Check a formula and add it to a table until it is removed; see :func:`register_mult_adds`."""
     _add(table, ops, formula)
-
-    def forget() -> None:
-        for op in ops:
-            del table[_name(op)]
-
-    return Registered(formula, forget)
+    return Registered(formula, table, map(_name, ops))
 
 
 def register_formula(words: str) -> Callable[[F], F]:

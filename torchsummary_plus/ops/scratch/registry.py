@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ...data.arguments import names_cures
+from ...data.arguments import Registered, names_cures
 from ...data.errors import InputError, choice_error
-from ...data.registered import Registered
 from ...data.units import describe
 from ...live import compat
 
@@ -192,14 +191,9 @@ def register_scratch(
             nbytes = formula(*call, **named)
             return UNKNOWN if nbytes is None else (Alloc(max(0, nbytes)),)
 
-        rule = Rule(timeline, band, since=OLDEST)
-        SCRATCH.update(dict.fromkeys([(device, name) for name in names], rule))
-
-        def forget() -> None:
-            for name in names:
-                del SCRATCH[device, name]
-
-        return Registered(formula, forget)
+        keys = [(device, name) for name in names]
+        SCRATCH.update(dict.fromkeys(keys, Rule(timeline, band, since=OLDEST)))
+        return Registered(formula, SCRATCH, keys)
 
     return register
 
