@@ -147,6 +147,7 @@ class Streams:
             (torch.cuda, "stream"): lambda stream: nullcontext() if stream is None else self._ours(stream),
             (torch.cuda, "set_stream"): lambda stream: self._switch(stream),
             (torch.cuda, "current_stream"): lambda *_, **__: self.stack[-1],
+            (torch.accelerator, "current_stream"): lambda *_, **__: self.stack[-1],
             (torch.cuda, "default_stream"): lambda *_, **__: self._real[0],
             (Tensor, "record_stream"): lambda tensor, stream: self._record(tensor, stream),
             (Streams, "active"): self,

@@ -27,7 +27,7 @@ from ..data.errors import InputError, UnsupportedError
 from ..data.units import describe, is_integer
 from ..live.compat import Place, accelerator_places, fakes_without_card, no_modes, swap_tensors
 from ..live.compat import replaced as all_replaced
-from ..live.cuda_calls import Streams, always, numbers_named
+from ..live.cuda_calls import always, numbers_named
 from ..live.fakes import Fake, is_plain
 from . import compat
 
@@ -116,14 +116,11 @@ def in_world(rank: Rank) -> Iterator[None]:
     process group does nothing, because the world already exists. No port is opened.
     """
     compat.require((*_OF_GROUPS, compat.NEW_GROUP))
-    with _registries_aside(), _environment(rank.environment()), replaced(_stand_ins()):
-        hook = sys.excepthook
+    with _registries_aside(), _environment(rank.environment()):
+        c10d.init_process_group("fake", store=compat.FakeStore(), rank=rank.rank, world_size=rank.world_size)
         try:
-            c10d.init_process_group("fake", store=compat.FakeStore(), rank=rank.rank, world_size=rank.world_size)
-        finally:
-            sys.excepthook = hook  # torch's own, for uncaught errors, would outlive the world.
-        try:
-            yield
+            with replaced(_stand_ins()):
+                yield
         finally:
             _unregister()
             for kind in _accelerate_states():
@@ -154,29 +151,24 @@ def _stand_ins() -> dict[Place, Callable[[Any], Any]]:
 
         return create
 
-    def once_begun(own: Any) -> Any:
-        def begin(*args: Any, **kwargs: Any) -> None:
-            if not dist.is_initialized():
-                own(*args, **kwargs)
-
-        return begin
-
     def begin_mesh(mesh: Any, /, *_: Any, **__: Any) -> None:
         mesh._thread_id = world
 
     makers: dict[Place, Callable[[Any], Any]] = {compat.NEW_GROUP: of_one_backend}
     makers[Place(DeviceMesh, "__init__")] = beside(after=begin_mesh)
     for module in (dist, c10d):
-        makers[Place(module, "init_process_group")] = once_begun
-        for name in ("destroy_process_group", "monitored_barrier"):
+        for name in ("init_process_group", "destroy_process_group", "monitored_barrier"):
             makers[Place(module, name)] = lambda _: lambda *_, **__: None
     return makers
 
 
 def _registries_aside() -> AbstractContextManager[None]:
-    """Inside the block, keep groups in registries that begin empty, and accelerate's state, if it has any."""
+    """Inside the block, keep groups in registries that begin empty, and accelerate's state, if it has any.
+
+    torch's own hook for uncaught errors, which a group installs, is taken off at the end.
+    """
     makers: dict[Place, Callable[[Any], Any]] = dict.fromkeys(compat.REGISTRIES, lambda _: {})
-    makers |= dict.fromkeys(compat.COUNTERS, lambda own: own)
+    makers |= dict.fromkeys((*compat.COUNTERS, Place(sys, "excepthook")), lambda own: own)
     makers[compat.WORLD] = lambda own: type(own)()
     makers[compat.GROUP_NAME] = lambda _: lambda *_, **__: f"torchsummary_plus:{next(_OURS)}"
     makers |= {Place(kind, "_shared_state"): lambda _: {} for kind in _accelerate_states()}
@@ -314,9 +306,6 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
     answers: dict[tuple[Any, str], Any] = {(torch.cuda, name): answer for name, answer in of_cuda.items()}
     answers |= dict(zip(accelerator_places, of_accelerator))
     answers[Fake, "current_gpu"] = device.index
-    if Streams.active is not None:
-        current = Streams.active.stack
-        answers[torch.accelerator, "current_stream"] = lambda *_, **__: current[-1]
     with (
         all_replaced(answers), replaced({compat.SCATTER_STREAMS: lambda _: lambda _: None}), fakes_without_card(),
         numbers_named(),

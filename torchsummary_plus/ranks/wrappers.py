@@ -220,9 +220,8 @@ def shards_of(model: nn.Module) -> Shards:
     shards = []
     for path, module in model.named_modules():
         parts = list(flat.get(id(module), ()))
-        before = set(seen)
         for name, parameter in module._parameters.items():
-            if parameter is not None and not nn.parameter.is_lazy(parameter) and id(parameter) not in before:
+            if parameter is not None and not nn.parameter.is_lazy(parameter) and id(parameter) not in seen:
                 seen.add(id(parameter))
                 local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
                 parts.append(Shard(name, tuple(parameter.shape), tuple(local.shape)))
