@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.parts import of_parts
 from torchsummary_plus import InputError, compare, estimate_memory, measure_memory
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
-from torchsummary_plus.step import measuring
+from torchsummary_plus.step import real_steps
 
 CLOCK = [0.0]
 
@@ -56,7 +56,7 @@ class SlowSGD(torch.optim.SGD):
 
 @pytest.fixture(autouse=True)
 def _own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "perf_counter", lambda: CLOCK[0])
+    monkeypatch.setattr(real_steps, "perf_counter", lambda: CLOCK[0])
 
 
 def timed(**step: Any) -> MemoryEstimate:
@@ -133,7 +133,7 @@ def test_on_cuda_the_laps_are_between_events_on_the_stream(monkeypatch: pytest.M
     waited: list[str] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(str(device)))
     CLOCK[0] = 0.5
-    watch = measuring.Stopwatch(torch.device("cuda:0"))
+    watch = real_steps.Stopwatch(torch.device("cuda:0"))
     watch.enter("forward", 0)
     for phase in ("forward", "backward", "end"):
         watch.enter(phase, 1)

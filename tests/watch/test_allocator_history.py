@@ -15,7 +15,7 @@ from torchsummary_plus.data.units import MIB, MIN_BLOCK, SMALL_REQUEST
 from torchsummary_plus.live import compat
 from torchsummary_plus.memory.allocator import AllocatorOptions, CachingAllocator
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
-from torchsummary_plus.step.measuring import _missed
+from torchsummary_plus.step.real_steps import _missed
 from torchsummary_plus.watch.history import AllocatorHistory, free_blocks_taken, happened, requests_that_fill
 from torchsummary_plus.watch.profiled import Change, ProfileReader, QuietProfile, changes, with_history
 
@@ -33,7 +33,7 @@ def products() -> None:
 def on_the_cpu() -> list[Change]:
     with QuietProfile() as done:
         products()
-    return [change for change in changes(done, "cpu") if change.nbytes]
+    return [change for change in changes(done, "cpu")[0] if change.nbytes]
 
 
 def as_on_a_card(profiled: list[Change]) -> tuple[list[Change], list[dict[str, Any]]]:

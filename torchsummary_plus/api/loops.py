@@ -122,7 +122,7 @@ class _Watch:
             return None
         profile.__exit__()
         reader = ProfileReader([(address, nbytes, nbytes) for address, nbytes in self.existing.items()])
-        reader.read(changes(profile, "cpu"))
+        reader.read(changes(profile, "cpu")[0])
         return reader.peak_bytes()
 
     def end(self, model: nn.Module, optimizer: Any, **step: Any) -> FirstStep | None:

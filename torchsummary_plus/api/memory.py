@@ -19,7 +19,7 @@ from ..memory.capacity import LARGEST_BATCH, BatchSizeLimit, ContextLimit, Searc
 from ..memory.estimate import least, room_of_log, tensors_peak
 from ..memory.gpus import other_device, parse_memory
 from ..results.memory_estimate import MemoryEstimate
-from ..step.measuring import measure_step
+from ..step.real_steps import measure_step
 from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
 from ..table.rows import Row, row_memory

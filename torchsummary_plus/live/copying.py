@@ -86,7 +86,7 @@ _SHARED_PARTS = (
     *("torch._", "torch.fx", "torch.export", "torch.jit", "torch.distributed.distributed_c10d"),
     *("torch.distributed.device_mesh", "torch.distributed.tensor"),
     *(f"{_PACKAGE}.{part}." for part in ("trace", "table", "data", "memory", "report", "results", "ranks")),
-    *(f"{_PACKAGE}.step.fake_steps", f"{_PACKAGE}.step.measuring"),
+    *(f"{_PACKAGE}.step.fake_steps", f"{_PACKAGE}.step.real_steps"),
 )
 """Parts of torch and of this package whose objects hold no tensors that a pass replaces.
 

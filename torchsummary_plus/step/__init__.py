@@ -4,7 +4,7 @@
   model and of all that it reaches.
 - On fakes: ``fake_steps`` records it attempt by attempt, with a ``ledger``; ``workspace`` applies the rules of
   ``ops/scratch``, ``kernel_trials`` runs kernels without one.
-- For real: ``real_steps``, and ``measuring`` of memory and time.
+- For real: ``real_steps``, which also measures memory and time.
 - What torch compiles or imports for a step: ``compiling``.
 - Of many equal layers ``deep_steps`` records a few, and extrapolates from their logs.
 - ``autograd/`` reproduces the engine.

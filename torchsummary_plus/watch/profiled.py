@@ -156,9 +156,13 @@ class Change:
     is_placed: bool = True
 
 
-def changes(profile: QuietProfile, device: str) -> list[Change]:
-    """Return every allocation and free on a kind of device, and every mark, in order."""
+def changes(profile: QuietProfile, device: str) -> tuple[list[Change], set[int]]:
+    """Return every allocation and free on a kind of device, and every mark, in order.
+
+    With a profile of arguments, return also the addresses of all storages that operators received.
+    """
     recorded: list[Change] = []
+    received: set[int] = set()
     waiting: list[tuple[Any, tuple[str, ...], tuple[int, ...], int]]
     waiting = [(root, (), (), -1) for root in reversed(profile.roots())]
     count = 0
@@ -174,26 +178,15 @@ def changes(profile: QuietProfile, device: str) -> list[Change]:
         if mark is not None:
             recorded.append(Change(event.start_time_ns, 0, 0, names, calls, node, tuple(mark)))
             continue
-        if event.tag == compat.EventType.TorchOp and event.name.startswith(ENGINE):
-            node = fields.sequence_number
+        if event.tag == compat.EventType.TorchOp:
+            node = fields.sequence_number if event.name.startswith(ENGINE) else node
+            for spec in fields.inputs:
+                arguments = spec if isinstance(spec, list) else [spec]
+                received.update(getattr(argument, "storage_data_ptr", None) or 0 for argument in arguments)
         count += 1
         inside = (*names, event.name), (*calls, count), node
         waiting.extend((child, *inside) for child in reversed(event.children))
-    return sorted(recorded, key=lambda change: change.time_ns)
-
-
-def received(profile: QuietProfile) -> set[int]:
-    """Return the addresses of all storages that operators received; the profile must be one with arguments."""
-    numbers: set[int] = set()
-    waiting = profile.roots()
-    while waiting:
-        event = waiting.pop()
-        waiting += event.children
-        if event.tag == compat.EventType.TorchOp:
-            for spec in event.extra_fields.inputs:
-                tensors = spec if isinstance(spec, list) else [spec]
-                numbers.update(getattr(tensor, "storage_data_ptr", None) or 0 for tensor in tensors)
-    return numbers
+    return sorted(recorded, key=lambda change: change.time_ns), received
 
 
 def freed(changes: Iterable[Change]) -> set[int]:
