@@ -90,7 +90,7 @@ def is_unstudied(name: str) -> bool:
     plain = name.partition(".")[0]
     if not name.startswith("aten::") or {plain, name} & WITHOUT_SCRATCH or base_name(plain) in FORMULAS:
         return False
-    func = _overload(name)
+    func = overload_of(name)
     if func is not None and is_free(func):
         return False
     devices = UNMODELLED.items()
@@ -133,7 +133,7 @@ def tried(
     autocast that reaches it. Timelines of torch's kernels are remembered for all estimates; ``of_libraries`` remembers
     for one those of other libraries' operators, which may be defined anew, and of objects of packed weights.
     """
-    func = _operator(name) if name.startswith("aten::") else _overload(name)
+    func = _operator(name) if name.startswith("aten::") else overload_of(name)
     if func is None or name in UNMODELLED["cpu"] or compat.profiler_enabled():
         return UNKNOWN
     if _only_views(func) or func._schema.name in OF_STORAGES or name.startswith("profiler::"):
@@ -538,7 +538,7 @@ def _read(values: Iterable[Any], key: list[Any], operands: list[Tensor]) -> None
             key += (kind, hash(value) if kind is torch.ScriptObject else kind is torch.Generator or value)
 
 
-def _overload(name: str) -> OpOverload | None:
+def overload_of(name: str) -> OpOverload | None:
     """Return the operator overload of a full name, such as ``torchvision::nms`` or ``aten::add.Tensor``.
 
     A library's is looked up each time: if it is redefined, as by a notebook's cell, its old operators crash.
@@ -549,7 +549,7 @@ def _overload(name: str) -> OpOverload | None:
     return known if isinstance(known, OpOverload) else None
 
 
-_operator = cache(_overload)
+_operator = cache(overload_of)
 
 
 @dataclass(frozen=True)

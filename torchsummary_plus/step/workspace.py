@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
+from torch._ops import OpOverload
 
 from ..data.arguments import RULE
 from ..data.capability import AMPERE, Capability, Chip
 from ..data.errors import SummaryError
 from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
 from ..data.units import MIB, MIN_BLOCK, round_up
-from ..live.compat import since
+from ..live.compat import has_kernel, since
 from ..live.fakes import in_kernel
 from ..live.structures import all_tensors, held_bytes
 from ..ops.scratch.cuda import blas, bounds
@@ -30,9 +32,8 @@ from ..ops.scratch.registry import (
     Step,
     Timeline,
     most_bytes,
-    variant_of,
 )
-from .kernel_trials import Timelines, is_foreign, is_unstudied, tried, unfreed_bytes
+from .kernel_trials import Timelines, is_foreign, is_unstudied, overload_of, tried, unfreed_bytes
 
 Place = tuple[bool, int]
 """What libraries' handles belong to: whether it is autograd's thread, and the stream."""
@@ -187,16 +188,19 @@ class Workspaces:
     def _function(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Return the function whose kernel an operator runs on CUDA, if that has a rule, and its keyword arguments."""
-        if self.backend != "cuda" or ("cuda", name) in SCRATCH:
-            return name, kwargs
-        function, outs, copies = variant_of(name)
+        """Return the function whose kernel an operator in place or with ``out=`` runs on CUDA, and its keywords.
+
+        A composite one may compute a result of its own and copy that: it has a bound alone.
+        """
+        function = name if self.backend != "cuda" or ("cuda", name) in SCRATCH else function_of(name)
         if function == name or ("cuda", function) not in SCRATCH:
             return name, kwargs
-        if copies:
+        results = {id(result) for result in all_tensors(out)}
+        given = {key: value for key, value in kwargs.items() if id(value) not in results}
+        if len(given) < len(kwargs) and has_kernel(name, "CompositeExplicitAutograd"):
             self._bounded(AtMost(None, multiplies=True), name, args, kwargs, out)
             return name, kwargs
-        return function, {key: value for key, value in kwargs.items() if key not in outs}
+        return function, given
 
     def _by_rule(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline:
         answer = self._ask(rule, name, args, kwargs, out)
@@ -276,3 +280,25 @@ def _reach(*values: Any) -> int:
     with in_kernel():
         blocks = {id(tensor): round_up(held_bytes(tensor), MIN_BLOCK) for tensor in all_tensors(values)}
     return DOUBT * sum(blocks.values()) + LEAST_DOUBT
+
+
+@cache
+def function_of(name: str) -> str:
+    """Return the function that an operator of torch in place or with ``out=`` computes, else its own name.
+
+    >>> function_of("aten::cumsum_"), function_of("aten::mm.out"), function_of("aten::mm")
+    ('aten::cumsum', 'aten::mm', 'aten::mm')
+    """
+    operator = overload_of(name) if name.startswith("aten::") else None
+    if operator is None or not operator._schema.is_mutable:
+        return name
+    functions = getattr(torch.ops.aten, operator._opname.removesuffix("_"), None)
+    for other in () if functions is None else map(partial(getattr, functions), functions.overloads()):
+        if not other._schema.is_mutable and _needed(other) == _needed(operator):
+            return str(other.name())
+    return name
+
+
+def _needed(operator: OpOverload) -> list[tuple[str, str]]:
+    """Return the names and types of the arguments that a function needs."""
+    return [(argument.name, str(argument.type)) for argument in operator._schema.arguments if not argument.is_out]
