@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchsummary_plus import estimate_memory, summary
-from torchsummary_plus.trace.assumed_routing import BALANCED
+from torchsummary_plus.trace.kernels import BALANCED
 
 WIDTH, EXPERTS, CHOSEN, TOKENS = 16, 4, 2, 16
 Run = Callable[[Any, Tensor, Tensor, Tensor], Tensor]

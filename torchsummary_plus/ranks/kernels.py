@@ -26,8 +26,7 @@ from ..live.fakes import CPU, PRIM_DEVICE, Fake, fake_like, new_fake
 from ..ops.scratch.registry import UNKNOWN, Alloc, AtMost, Timeline, scratch
 from ..step.autograd.dispatch import StepKernels
 from ..table.forward import Pass, device_of
-from ..trace.assumed_routing import BALANCED
-from ..trace.kernels import change_tensors, tensors_of, written
+from ..trace.kernels import BALANCED, change_tensors, tensors_of, written
 from ..trace.values import ValueSource
 from . import compat
 from .wrappers import RankLedger

@@ -35,7 +35,7 @@ from ..table.experts import numbers_of_experts
 from ..table.forward import Listener, deep_stack
 from ..table.inputs import Example
 from ..table.modules import ModuleTree
-from ..trace.assumed_routing import Routers
+from ..trace.kernels import Routers
 from ..trace.values import AssumedValues, ValueSource
 from . import compat
 from .kernels import RankKernels, RankPass

@@ -36,9 +36,8 @@ from ..table.failures import forward_error, has_same_text, is_about_shards, step
 from ..table.forward import Listener, Pass, deep_stack, failed_frame
 from ..table.inputs import Example
 from ..table.modules import ModuleTree, tensors_in
-from ..trace.assumed_routing import CROWDED, Routers
-from ..trace.valued_kernels import NO_OVERFLOW
-from ..trace.values import OUTSIDE, AssumedValues, ValueSource
+from ..trace.kernels import CROWDED, Routers
+from ..trace.values import NO_OVERFLOW, OUTSIDE, AssumedValues, ValueSource
 from .autograd.cuda_engine import CudaEngine
 from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched

@@ -22,8 +22,7 @@ from ..live.reachable import names_replaced
 from ..live.storages import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
 from ..live.weights import is_complete
-from ..trace.assumed_routing import BALANCED, Routers
-from ..trace.kernels import run_really
+from ..trace.kernels import BALANCED, Routers, run_really
 from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree, set_mode
 from .experts import Routing, expert_candidates, find_adapters, find_experts
 from .failures import forward_error

@@ -17,8 +17,7 @@ from ..live.fakes import CPU, META, Fake, fake_like, is_plain, new_fake, real_in
 from ..live.storages import Change, all_stored, remade
 from ..live.structures import CLASSES, inner_tensors, is_wrapper
 from ..live.weights import HOOK, Away, absent, offloading, swap_offloaded
-from ..trace.assumed_routing import Routers
-from ..trace.kernels import MASK, SMALL, FakeKernels, Kernel, run_really, written
+from ..trace.kernels import MASK, SMALL, FakeKernels, Kernel, Routers, run_really, written
 from .forward import Listener, Pass
 from .modules import ModuleTree, class_name
 

@@ -1,5 +1,1 @@
-"""The operators of a pass on fakes, and the values that its code asks for.
-
-- Operators: ``kernels``.
-- Values: ``values``, ``valued_kernels``, ``assumed_routing``.
-"""
+"""The operators of a pass on fakes (``kernels``), and the values that its code asks for (``values``)."""

@@ -3,13 +3,15 @@
 Every result is cached as a recipe that recreates it, so that repeated blocks cost one dictionary look-up per operator.
 Where the meta kernel would accept what the real one rejects, or crash the process, these differ: mixed dtypes, and
 operators on sparse gradients, the only sparse fakes. Selections by masks of known values become selections by indices,
-whose sizes are then known too.
+whose sizes are then known too. Where real weights would decide which experts
+tokens choose, :class:`Routers` assumes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +29,6 @@ from ..ops.backends import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled
 from ..ops.shapes.tensors import writes_alike
-from .assumed_routing import Routers
 
 REMEMBERED = 50_000
 """Most cached results; beyond it the cache is emptied."""
@@ -618,3 +619,76 @@ NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 Source: ``wrapped_scalar_tensor`` in aten/src/ATen/ScalarOps.h.
 """
+
+
+BALANCED = "the router is assumed to send every expert the same number of tokens, on every rank"
+"""The assumption about a router's choice."""
+CROWDED = "the router is assumed to send every token to the same experts"
+"""The opposite assumption, for the range of an estimate."""
+
+
+@dataclass
+class Routers:
+    """Assumed choices of routers, recognised by their number of scores: that of the experts.
+
+    In a world of ranks, it may be the number on all ranks together. With ``crowded``, all tokens choose the same
+    experts; otherwise they are spread evenly.
+    """
+
+    counts: Collection[int]
+    ranks: int = 1
+    crowded: bool = False
+    were_asked: bool = False
+    """Whether any choice was made."""
+
+    def choice(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Return the indices that an operator chooses; None if it does not choose among experts.
+
+        There are as many experts as scores, on this rank or on all of them.
+
+        >>> scores = torch.empty(4, 8, device="meta")
+        >>> Routers({8}).choice(aten.topk.default, (scores, 2), {}).tolist()
+        [[0, 1], [2, 3], [4, 5], [6, 7]]
+        >>> Routers({8}, crowded=True).choice(aten.argmax.default, (scores, -1), {}).tolist()
+        [0, 0, 0, 0]
+        >>> Routers({6}).choice(aten.argmax.default, (scores, -1), {})
+        """
+        how_many = _CHOICES.get(id(func))
+        if how_many is None:
+            return None
+        named: dict[str, Any] = dict(zip([argument.name for argument in func._schema.arguments], args)) | kwargs
+        scores, axis = named["self"], named.get("dim", None if how_many == ONE else -1)
+        if axis is None or not scores.dim():
+            return None
+        number = scores.shape[axis]
+        if number not in self.counts:
+            shares = any(number % count == 0 and number <= count * self.ranks for count in self.counts)
+            alone = not self.counts and number > 1 and number % self.ranks == 0
+            if self.ranks == 1 or not (shares or alone):
+                return None
+        self.were_asked = True
+        each = number if how_many == ALL else int(named.get(how_many, 1))
+        indices = self._spread(scores, axis, each, 1 if how_many == ALL else each)
+        return indices.squeeze(axis) if how_many == ONE and not named.get("keepdim", False) else indices
+
+    def _spread(self, scores: Tensor, axis: int, each: int, step: int) -> Tensor:
+        """Return ``each`` consecutive experts for each token, starting ``step`` further from token to token."""
+        rest = [size for place, size in enumerate(scores.shape) if place != axis % scores.dim()]
+        tokens = torch.arange(torch.Size(rest).numel())[:, None]
+        first = torch.zeros_like(tokens) if self.crowded else tokens * step
+        return ((first + torch.arange(each)) % scores.shape[axis]).view(*rest, each).movedim(-1, axis).contiguous()
+
+
+ONE, ALL = "one", "all in order"
+
+_CHOICES = {
+    id(aten.topk.default): "k",
+    id(aten.argmax.default): ONE,
+    id(aten.max.dim): ONE,
+    id(aten.multinomial.default): "num_samples",
+    id(aten.sort.default): ALL,
+    id(aten.sort.stable): ALL,
+    id(aten.argsort.default): ALL,
+    id(aten.argsort.stable): ALL,
+}
+"""Operators by which routers choose, by identity since operators are slow to hash: one, all, or as an argument says."""

@@ -12,7 +12,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ...data.arguments import Registered, names_cures

@@ -16,8 +16,7 @@ from ...live.weights import calls_in_script
 from ...ops.shapes.registry import is_dense
 from ...table.forward import IN_ATTENTION, IN_RECURRENCE, Pass
 from ...trace.kernels import tensors_of
-from ...trace.valued_kernels import ValuedKernels
-from ...trace.values import ValueSource, note_at_one
+from ...trace.values import ValuedKernels, ValueSource, note_at_one
 from ..real_steps import asking_module
 from ..workspace import Workspaces
 from .cuda_engine import CudaEngine

@@ -28,8 +28,7 @@ from ...live.isolation import in_pass
 from ...live.structures import CLASSES
 from ...table.forward import IN_ATTENTION, IN_RECURRENCE, Pass
 from ...trace.kernels import MASK, NUMBER_BYTES
-from ...trace.valued_kernels import longest_target
-from ...trace.values import ARRAY, request
+from ...trace.values import ARRAY, longest_target, request
 from ..real_steps import MAKERS, READS, one_hot, read_out
 from .cuda_engine import CudaEngine
 from .cuda_functions import ATTENTION, cuda_function, encoder_layer
