@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .ops.scratch.registry import register_scratch as register_scratch
     from .ops.traffic import register_kernels as register_kernels
     from .results.memory_estimate import MemoryEstimate as MemoryEstimate
-    from .results.model_graph import ModelGraph as ModelGraph
+    from .results.model_summary import ModelGraph as ModelGraph
     from .results.model_summary import ModelSummary as ModelSummary
     from .results.track_report import TrackReport as TrackReport
     from .table.columns import register_column as register_column
@@ -67,8 +67,7 @@ _NAMES = {
     "ops.scratch.registry": "register_scratch",
     "ops.traffic": "register_kernels",
     "results.memory_estimate": "MemoryEstimate",
-    "results.model_graph": "ModelGraph",
-    "results.model_summary": "ModelSummary",
+    "results.model_summary": "ModelGraph ModelSummary",
     "results.track_report": "TrackReport",
     "table.columns": "register_column",
     "timing.step_time": "StepTime",

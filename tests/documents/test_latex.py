@@ -12,7 +12,7 @@ from examples.cnn3d import CNN3d
 from tests.render.test_explain import LAYERS
 from tests.render.test_paste import hostile
 from torchsummary_plus import explain, explain_batch, summary
-from torchsummary_plus.formats.latex import latex_text
+from torchsummary_plus.formats.markup import latex_text
 from torchsummary_plus.formats.table import Table, TableRow
 
 

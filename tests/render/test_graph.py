@@ -22,7 +22,7 @@ from tests.truth.graph_truth import autograd_edges, graph_edges, leaves
 from torchsummary_plus import InputError, graph, summary
 from torchsummary_plus.data.units import one_line
 from torchsummary_plus.formats.text import NO_BREAK
-from torchsummary_plus.render.graph_formats import colours
+from torchsummary_plus.render.graph import colours
 from torchsummary_plus.render.plots import CLASSES
 
 SMALL = ("mixture", "siamese")

@@ -16,7 +16,7 @@ from examples.resnet import resnet18
 from tests.truth.random_models import law, looks, summaries
 from torchsummary_plus import ModelSummary, summary
 from torchsummary_plus.data.units import UNITS, one_line
-from torchsummary_plus.formats.html import fragment, table_html
+from torchsummary_plus.render.html import fragment, table_html
 
 
 @pytest.fixture(scope="module")

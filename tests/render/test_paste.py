@@ -16,7 +16,7 @@ from torch import nn
 from tests.truth.random_models import HOSTILE, Branches, law, looks, summaries
 from torchsummary_plus import InputError, MemoryEstimate, ModelSummary, summary
 from torchsummary_plus.data.units import UNITS, one_line
-from torchsummary_plus.formats.json_data import VERSION
+from torchsummary_plus.formats.data import VERSION
 from torchsummary_plus.formats.table import Table, with_short_cells
 
 LAW = law(7)

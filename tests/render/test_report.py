@@ -9,7 +9,7 @@ from torch import nn
 
 from examples.resnet import resnet18
 from torchsummary_plus import ModelSummary, compare, estimate_memory, summary
-from torchsummary_plus.render.html_report import Tile, timeline, treemap
+from torchsummary_plus.render.html import Tile, timeline, treemap
 
 
 @pytest.fixture(scope="module")

@@ -141,10 +141,7 @@ class StepComparison(Views, Figures):
     estimates: tuple[MemoryEstimate, ...]
 
     def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
-        """Plot the peaks as bars, by kind. Without ``ax`` a new figure is made, "column", "page" or "notebook" wide.
-
-        Raises :class:`MissingExtraError` without matplotlib.
-        """
+        """Plot the peaks as bars, by kind; ``ax``, ``width`` and the errors are those of :meth:`Comparison.plot`."""
         return draw_steps(self.names, self.estimates, placed(ax, width))
 
     def _tables(self, look: Chosen) -> tuple[Table, ...]:

@@ -15,8 +15,7 @@ from ..data.errors import InputError, choice_error, need_extra
 from ..data.memory_records import RowMemory
 from ..data.units import describe
 from ..live.isolation import no_collection
-from ..results.model_graph import ModelGraph, as_graph
-from ..results.model_summary import ModelSummary, Presentation
+from ..results.model_summary import ModelGraph, ModelSummary, Presentation
 from ..table.attempts import PassOptions, read, trace
 from ..table.columns import chosen_names
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
@@ -207,4 +206,4 @@ def graph(
         model, input_size, batch_size, device, dtypes,
         input_data=input_data, functional=functional, mode=mode, run=run, verbose=0,
     )  # fmt: skip
-    return as_graph(result, depth, repeats)
+    return result.graph(depth=depth, repeats=repeats)

@@ -112,11 +112,7 @@ class WhatIf(Views, Figures):
         return tuple(said) or (f"{first.name} fits {them}.",)
 
     def plot(self, *, ax: Axes | None = None, width: str | None = None) -> Axes:
-        """Plot the peaks by kind as bars, with a line for each GPU's usable memory.
-
-        Without ``ax`` a new figure is made, "column", "page" or "notebook" wide. Raises :class:`MissingExtraError`
-        without matplotlib.
-        """
+        """Plot the peaks as bars, by kind, with a line for each GPU's usable memory; see :meth:`Comparison.plot`."""
         names, estimates = zip(*((setting.name, setting.estimate) for setting in self.settings))
         usable = {limit.gpu: limit.usable_bytes for limit in self.settings[0].limits}
         return draw_steps(names, estimates, placed(ax, width), usable)

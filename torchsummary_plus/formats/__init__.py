@@ -1,4 +1,1 @@
-"""The formats: each is a function of a ``Table``. No torch, and nothing of models or memory.
-
-``table`` is the data of a table, with its figures in the units and digits that were asked for.
-"""
+"""The formats of tables, each a function of a ``Table``, and of results as data. No torch, no models or memory."""

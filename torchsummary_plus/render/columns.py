@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache, partial
 
+from ..data.records import FROM_INPUT, Flow, TensorSpec
 from ..formats.table import Cell, Value
 from ..table.columns import COLUMNS as COLUMNS
 from ..table.columns import Column, absent, default_names
 from ..table.lines import Layout, Line
 from ..table.rows import Report
-from .graph import OUTPUT, edges_between
+
+OUTPUT = -1  # The node that stands for what the model returns; those of its inputs are -2, -3 and so on.
+
+
+def edges_between(flow: Flow, home: Sequence[int], leaves: set[int]) -> dict[tuple[int, int], list[TensorSpec]]:
+    """Return the tensors between ``leaves``, inputs and output, by the row that each row is folded into (``home``).
+
+    A tensor that one of them reads several times counts once. Operators that other rows run between their nested calls
+    are passed through.
+    """
+    input_nodes = iter(range(OUTPUT - 1, -len(flow.owners) - 2, -1))
+    shown: list[int | None] = []
+    for owner in flow.owners:
+        if owner < 0:
+            shown.append(next(input_nodes) if owner == FROM_INPUT else OUTPUT)
+        else:
+            shown.append(home[owner] if home[owner] in leaves else None)
+    origins: list[dict[int, None]] = [{} if node is None else {node: None} for node in shown]
+    edges: defaultdict[tuple[int, int], dict[tuple[int, int, TensorSpec], TensorSpec]] = defaultdict(dict)
+    for link in sorted(flow.links, key=lambda link: link.target):
+        node = shown[link.target]
+        if node is None:
+            origins[link.target].update(origins[link.source])
+            continue
+        for source in origins[link.source]:
+            if source != node:
+                edges[source, node][link.source, link.result, link.tensor] = link.tensor
+    return {ends: list(read.values()) for ends, read in edges.items()}
 
 
 def connected_to(line: Line, report: Report) -> Value | Cell:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..data.records import Setting, TensorSpec, tensors
 from ..data.units import in_unit, one_line, size_text, structure_text
-from ..formats.latex import escape
+from ..formats.markup import escape
 from ..formats.text import printable
 from ..memory.capacity import BatchSizeLimit
 from ..table.rows import Report, Row
@@ -461,34 +461,25 @@ def explain_rows(rows: Sequence[Row]) -> Explanation:
     With the rows inside it, its own figures and those of each child add up to the whole. If a layer deviates from its
     class and the arithmetic does not yield a figure, the figure is shown without it.
     """
-    top = rows[0]
+    top, layer = rows[0], Layer(rows[0])
     inside: defaultdict[int | None, list[Row]] = defaultdict(list)
     for row in rows[1:]:
         inside[row.parent].append(row)
-    layer = Layer(top)
-    own = {step.name: step for step in (*_parameter_steps(layer), *_call_steps(layer))}
-    if not inside:
-        for figure, (label, alone, whole) in FIGURES.items():
-            if (count := getattr(top, whole)) != getattr(top, alone):
-                name = f"total_{figure}"
-                own[name] = ExplainedFigure(name, f"{label} with submodules", number(count))
-        return Explanation(_title(layer), tuple(own.values()))
     lazy = sum(row.uninitialised_params for row in rows)
-    without_shape = f"{lazy:,} without a shape" if lazy else ""
-    params = _whole("parameters", top, own, inside, without_shape)
-    work = _whole("mult_adds", top, own, inside, _operators(top.unknown_ops)) if top.called else []
-    if top.total_params:
-        own.update({step.name: step for step in _parameter_bytes(top.total_params, rows)})
-
-    def named(*starts: str) -> list[ExplainedFigure]:
-        return [step for name, step in own.items() if name.startswith(starts)]
-
-    steps = *named("filter", "parameters."), *params, *named("parameter_bytes"), *named("axis", "output"), *work
-    return Explanation(_title(layer), steps)
+    weights, calls = [*_parameter_steps(layer)], [*_call_steps(layer)]
+    steps = [
+        *weights[:-1], *_whole("parameters", top, weights[-1:], inside, f"{lazy:,} without a shape" if lazy else ""),
+        *_parameter_bytes(top.total_params if inside else layer.numel, rows),
+        *calls[:-1], *_whole("mult_adds", top, calls[-1:], inside, _operators(top.unknown_ops)),
+    ]  # fmt: skip
+    for figure, (label, alone, whole) in FIGURES.items():
+        if not inside and getattr(top, whole) != getattr(top, alone):
+            steps.append(ExplainedFigure(f"total_{figure}", f"{label} with submodules", number(getattr(top, whole))))
+    return Explanation(_title(layer), tuple(steps))
 
 
 def _whole(
-    figure: str, top: Row, own: Mapping[str, ExplainedFigure], inside: Mapping[int | None, Sequence[Row]], unknown: str
+    figure: str, top: Row, own: list[ExplainedFigure], inside: Mapping[int | None, Sequence[Row]], unknown: str
 ) -> list[ExplainedFigure]:
     """Return a figure for each child, for the row itself if it is not 0, and their sum without what is unknown."""
     label, alone, inclusive = FIGURES[figure]
@@ -498,13 +489,13 @@ def _whole(
         if expr.value:
             children[child.var_name or child.class_name].append(expr)
     if not children:
-        return [own[figure]] if figure in own else []
+        return own
     steps = [
         ExplainedFigure(f"{figure}.{name}", f"{label} of {name}", total(*exprs)) for name, exprs in children.items()
     ]
     whole = getattr(top, inclusive)
-    if getattr(top, alone) and figure in own:
-        steps.insert(0, ExplainedFigure(f"{figure}.own", f"{label} of its own", own[figure].expr))
+    if getattr(top, alone) and own:
+        steps.insert(0, ExplainedFigure(f"{figure}.own", f"{label} of its own", own[0].expr))
     parts = [step.expr.value for step in steps]
     summed = total(*parts) if len(parts) <= MOST_CHILDREN and sum(parts) == whole else number(whole)
     shown = steps if len(steps) <= MOST_CHILDREN else []
@@ -531,8 +522,9 @@ def _title(layer: Layer) -> str:
 
 
 def _parameter_steps(layer: Layer) -> Iterator[ExplainedFigure]:
+    """Yield the weights of a filter, each parameter if they are few, and their sum."""
     row = layer.row
-    if row.layer is None or not layer.shapes:
+    if not layer.shapes:
         return
     weights = _tried(layer.rule.filter, layer)
     if weights is not None:
@@ -544,7 +536,6 @@ def _parameter_steps(layer: Layer) -> Iterator[ExplainedFigure]:
     whole = _figure("parameters", layer, layer.numel) or total(*counts.values())
     counted = "" if row.num_params == layer.numel else f"({row.num_params:,} of them counted in this row)"
     yield ExplainedFigure("parameters", "Parameters", whole, counted)
-    yield from _parameter_bytes(layer.numel, [row])
 
 
 def _parameter_bytes(count: int, rows: Sequence[Row]) -> Iterator[ExplainedFigure]:

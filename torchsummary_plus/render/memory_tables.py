@@ -254,29 +254,24 @@ def _figures(
     estimates: Sequence[Estimate], times: Sequence[float | None]
 ) -> Iterator[tuple[Field, Sequence[float | None]]]:
     """Yield each figure with its value for each estimate."""
-    on_card = any(estimate.backend == "cuda" for estimate in estimates)
-
-    def figure(name: str, label: str, values: Iterable[int | None]) -> tuple[Field, list[int | None]]:
-        return Field(name, label, "bytes", scaled=True), list(values)
-
-    for kind in ALL_KINDS:
-        if any(estimate.at_peak.get(kind) for estimate in estimates):
-            yield figure(
-                f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak", (e.at_peak.get(kind, 0) for e in estimates)
-            )
-    if on_card:
-        yield figure("requested_bytes", "Requested at the peak", (e.requested_bytes for e in estimates))
-    yield figure("peak_bytes", "Peak", (e.peak_bytes for e in estimates))
-    for phase in dict.fromkeys(phase for estimate in estimates for phase in estimate.phase_peaks):
-        yield figure(f"{phase}_peak_bytes", f"Peak of the {phase}", (e.phase_peaks.get(phase) for e in estimates))
-    yield figure("steady_bytes", "Left after the step", (e.steady_bytes for e in estimates))
-    if on_card:
-        yield figure("reserved_bytes", "Reserved by the allocator", (e.reserved_bytes for e in estimates))
-        yield figure(
-            "cached_bytes", "Reserved, not in use at the peak", (e.reserved_bytes - e.peak_bytes for e in estimates)
-        )
-        yield figure("device_bytes_low", "nvidia-smi, at least", (e.device_bytes[0] for e in estimates))
-        yield figure("device_bytes_high", "nvidia-smi, at most", (e.device_bytes[1] for e in estimates))
+    on_card, every = any(estimate.backend == "cuda" for estimate in estimates), []
+    kinds = [kind for kind in ALL_KINDS if any(estimate.at_peak.get(kind) for estimate in estimates)]
+    phases = dict.fromkeys(phase for estimate in estimates for phase in estimate.phase_peaks)
+    for step in estimates:
+        own: dict[tuple[str, str], int | None] = {}
+        own |= {(f"peak_{kind}_bytes", f"{kind_label(kind)} at the peak"): step.at_peak.get(kind, 0) for kind in kinds}
+        own |= {("requested_bytes", "Requested at the peak"): step.requested_bytes} if on_card else {}
+        own["peak_bytes", "Peak"] = step.peak_bytes
+        own |= {(f"{phase}_peak_bytes", f"Peak of the {phase}"): step.phase_peaks.get(phase) for phase in phases}
+        own["steady_bytes", "Left after the step"] = step.steady_bytes
+        if on_card:
+            own["reserved_bytes", "Reserved by the allocator"] = step.reserved_bytes
+            own["cached_bytes", "Reserved, not in use at the peak"] = step.reserved_bytes - step.peak_bytes
+            own["device_bytes_low", "nvidia-smi, at least"] = step.device_bytes[0]
+            own["device_bytes_high", "nvidia-smi, at most"] = step.device_bytes[1]
+        every.append(own)
+    for name, label in every[0]:
+        yield Field(name, label, "bytes", scaled=True), [own[name, label] for own in every]
     if any(seconds is not None for seconds in times):
         yield Field("time_ms", "Time (ms)", "ms"), [None if seconds is None else 1e3 * seconds for seconds in times]
 

@@ -1,4 +1,4 @@
-"""ModelSummary: the result of a summary, with its views."""
+"""ModelSummary, the result of a summary, and ModelGraph, the graph of its calls, with their views."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, ClassVar, TextIO
 
-from ..data.errors import InputError
+from ..data.errors import InputError, choice_error
+from ..data.records import GraphEdge, GraphNode, Run
 from ..data.units import OLD_MB, one_line
 from ..formats.table import CellStyle, written
 from ..formats.text import columns_of, fitted, rich_text, summary_text
+from ..render import graph as graphs
 from ..render.columns import added_names
 from ..render.plots import draw_layers, placed
 from ..table.columns import FRAME_COLUMNS, GUESSES, check_layout, default_names, report_totals, summary_table
-from ..table.lines import ALL_ROWS, RowView, row_view
+from ..table.lines import ALL_ROWS, REPEATS, RowView, row_view
 from ..table.rows import Report, is_tree
 from .views import OF_ROWS, Chosen, Columns, Depth, Figures, Section, ShownLook, Views, is_echo, takes_html
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..formats.table import Table
     from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
-    from .model_graph import ModelGraph
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
@@ -58,6 +59,75 @@ class Presentation:
     def folded(self) -> Presentation:
         """Return the view of text, in which nested repeats are folded unless they are to be shown."""
         return self if self.lines.repeats else replace(self, lines=replace(self.lines, repeats="fold"))
+
+
+@dataclass(frozen=True, repr=False)
+class ModelGraph(Views):
+    """The result of :func:`graph`: a model's nodes and edges as immutable data.
+
+    :meth:`to_mermaid`, :meth:`to_dot` and :meth:`to_svg` draw it, and a notebook shows the drawing. An edge means that
+    its target reads a tensor that its source produced. The main table has a row per node, with the columns ``kind``,
+    ``connected_to``, ``output_size``, ``num_params``, ``mult_adds``, ``output_bytes`` and ``repeats``; the second has a
+    row per edge.
+
+    >>> from torch import nn
+    >>> from torchsummary_plus import graph
+    >>> drawing = graph(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (3,))
+    >>> [node.kind for node in drawing.nodes]
+    ['input', 'group', 'module', 'module', 'output']
+    """
+
+    name: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    run: Run
+
+    def _check(self) -> None:
+        super()._check()
+        self.to_dot()
+
+    def to_mermaid(self) -> str:
+        """Return a Mermaid flowchart, which GitHub draws from a ``mermaid`` block (up to 500 edges)."""
+        return "\n".join([*graphs.graph_lines(self.nodes, self.edges), ""])
+
+    def to_dot(self, *, width: str | None = None, direction: str = "TB") -> str:
+        """Return Graphviz DOT text, with the shapes on the edges.
+
+        ``width`` makes edges wider by the "bytes" they carry or by the "mult_adds" of the node that reads them;
+        ``direction`` is "TB", "LR", "BT" or "RL". Raises :class:`InputError` for another.
+
+        >>> from torch import nn
+        >>> from torchsummary_plus import graph
+        >>> print(graph(nn.Sequential(nn.Linear(8, 4)), (8,)).to_dot().splitlines()[-2].strip())
+        n1 -> t1 [label="[-1, 4]", edgetooltip="[-1, 4], 16 B"]
+        """
+        return graphs.dot_text(self.name, self.nodes, self.edges, width, direction)
+
+    def to_svg(self, *, width: str | None = None, direction: str = "TB") -> str:
+        """Return a drawing as SVG, which follows the reader's light or dark scheme.
+
+        Graphviz draws :meth:`to_dot` if the extra "graph" and its program are installed, else the calls are one below
+        the other in their order. Only Graphviz draws in other directions: they raise :class:`MissingExtraError` without
+        the extra, :class:`UnsupportedError` without the program.
+        """
+        dot = self.to_dot(width=width, direction=direction)
+        is_drawn = direction != "TB" or graphs.has_graphviz()
+        return graphs.graphviz_svg(dot) if is_drawn else graphs.column_svg(self.nodes, self.edges, width)
+
+    def to_html(self, **look: Unpack[ShownLook]) -> str:
+        """Return the drawing, and the tables below it, as an HTML fragment for any page; see :meth:`to_svg`."""
+        from ..render.html import fragment
+
+        return fragment(self.tables(**look), self.to_svg())
+
+    def _sections(self) -> tuple[Section, ...]:
+        return ((self.name, self.tables(), self.to_svg()),)
+
+    def _tables(self, look: Chosen) -> tuple[Table, ...]:
+        return graphs.graph_tables(self.name, self.nodes, self.edges, look.get("columns"))
+
+    def __repr__(self) -> str:
+        return f"<ModelGraph of {one_line(self.name)}: {len(self.nodes):,} nodes, {len(self.edges):,} edges>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,9 +259,7 @@ class ModelSummary(Views, Figures, Report):
             given --> n1
             n1 --> returned
         """
-        from ..render.graph_formats import mermaid_text
-
-        return mermaid_text(self, kind or ("class" if self.run.kind == "none" else "flow"), depth)
+        return graphs.mermaid_text(self, kind or ("class" if self.run.kind == "none" else "flow"), depth)
 
     def graph(self, *, depth: int | None = None, repeats: str = "fold") -> ModelGraph:
         """Return the graph of the calls down to ``depth``, without running the model again.
@@ -199,9 +267,13 @@ class ModelSummary(Views, Figures, Report):
         ``repeats="fold"`` draws equal neighbours once, with their number; "show" draws each. Raises
         :class:`InputError`, also for a static summary.
         """
-        from .model_graph import as_graph
-
-        return as_graph(self, depth, repeats)
+        if repeats not in REPEATS:
+            raise choice_error("repeats", repeats, REPEATS)
+        check_layout("tree", depth)
+        if self.flow is None:
+            raise InputError("nothing ran, so there is no graph of calls; pass input_size= or input_data=")
+        nodes, edges = graphs.graph_of(self, depth, repeats == "fold")
+        return ModelGraph(self.rows[0].class_name, tuple(nodes), tuple(edges), self.run)
 
     def _check(self) -> None:
         if not is_tree(self.rows) or sum(row.num_params for row in self.rows) != self.total_params:

@@ -20,8 +20,11 @@ from weakref import ref
 
 from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
+from ..formats.data import as_plain, csv_text, data_frame, from_text, schema_of
+from ..formats.markup import latex_text, markdown_text
 from ..formats.table import CellStyle, Table, cell_style, written
 from ..formats.text import printable, table_text
+from ..render.plots import figure_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,14 +157,10 @@ class Views(ABC):
 
     def to_markdown(self, **look: Unpack[ShownLook]) -> str:
         """Return the tables as GitHub Markdown, numbers right-aligned, with totals and notes as lists."""
-        from ..formats.markdown import markdown_text
-
         return markdown_text(self._printed().tables(**look))
 
     def to_latex(self, *, caption: str | None = None, label: str | None = None, **look: Unpack[ShownLook]) -> str:
         """Return the tables as LaTeX (booktabs; longtable for long ones), with a plain-text caption and a label."""
-        from ..formats.latex import latex_text
-
         return latex_text(self._printed().tables(**look), caption, label)
 
     def to_csv(self, *, table: int = 0, **look: Unpack[Look]) -> str:
@@ -170,8 +169,6 @@ class Views(ABC):
         ``table`` is its index in :meth:`tables`; 0 is the main one. Unregistered parameters, which a printed table has
         in parentheses, are a column of their own.
         """
-        from ..formats.data import csv_text
-
         return csv_text(self._plain(table, look))
 
     def to_dataframe(self, *, table: int = 0, **look: Unpack[Look]) -> pd.DataFrame:
@@ -181,8 +178,6 @@ class Views(ABC):
         bytes and ``dtype``; with ``columns``, or those that a summary was made with, only they follow layer, type, path
         and level. Raises :class:`MissingExtraError` without pandas.
         """
-        from ..formats.data import data_frame
-
         return data_frame(self._plain(table, look, in_frame=True))
 
     def _plain(self, table: int, look: Mapping[str, Any], in_frame: bool = False) -> Table:
@@ -199,8 +194,6 @@ class Views(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole result as plain data, the same as :meth:`to_json` writes."""
-        from ..formats.json_data import as_plain
-
         return as_plain(self, self._derived)
 
     def to_json(self, indent: int | None = None) -> str:
@@ -210,8 +203,6 @@ class Views(ABC):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the result that the JSON holds. Raises :class:`InputError` for another type or version."""
-        from ..formats.json_data import from_text
-
         return from_text(cls, text)
 
     def _check(self) -> None:
@@ -223,8 +214,6 @@ class Views(ABC):
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the JSON Schema (draft 2020-12) of :meth:`to_json`'s output."""
-        from ..formats.json_data import schema_of
-
         return schema_of(cls)
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
@@ -232,7 +221,7 @@ class Views(ABC):
 
         With JavaScript, rows fold, columns sort and a search box appears; nothing external is loaded.
         """
-        from ..formats.html import fragment
+        from ..render.html import fragment
 
         look.setdefault("style", "tree")
         return fragment(self.tables(**look))
@@ -241,7 +230,7 @@ class Views(ABC):
         """Return a page with :meth:`to_html`'s fragment."""
         from markupsafe import Markup
 
-        from ..formats.html import ENVIRONMENT
+        from ..render.html import ENVIRONMENT
 
         content = Markup(self.to_html(**look))
         return ENVIRONMENT.get_template("page.html.jinja").render(title=self._headline()[0], content=content)
@@ -255,7 +244,7 @@ class Views(ABC):
         module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. An existing file
         is replaced once the new one is complete; with ``overwrite=False`` it raises ``FileExistsError``.
         """
-        from ..render.html_report import report_page
+        from ..render.html import report_page
 
         results = (self, *((compare,) if isinstance(compare, Views) else compare))
         parts = [(result._headline()[0], result._sections()) for result in results]
@@ -335,8 +324,6 @@ class Figures:
         return self._file("png", options)
 
     def _file(self, kind: str, options: dict[str, Any]) -> bytes:
-        from ..render.plots import figure_file
-
         width, plot = options.pop("width", None), getattr(self, self._main_plot)
         return figure_file(lambda place: plot(ax=place, **options), kind, width)
 
