@@ -42,10 +42,7 @@ def fake_cuda() -> Iterator[FakeKernels]:
     compat.import_compiler()
     kernels = FakeKernels(CUDA)
     with standing_in_for(CUDA) as key, compat.attention_without_card(CUDA), torch.no_grad():
-        watch = Pass(ModuleTree(nn.Identity()), kernels, [])
-        if key is not None:
-            watch.hold(key)
-        with watch:
+        with Pass(ModuleTree(nn.Identity()), kernels, [], key):
             yield kernels
 
 

@@ -183,9 +183,7 @@ class Ranked:
             set_mode(tree, self.step.mode == "train", kernels)
             stack.enter_context(torch.set_grad_enabled(self.step.mode == "train"))
             embeddings = Embeddings(example)
-            watch = kernels.watch = RankPass(tree, kernels, [embeddings, ledger, *listeners])
-            if mode_key is not None:
-                watch.hold(mode_key)
+            watch = kernels.watch = RankPass(tree, kernels, [embeddings, ledger, *listeners], mode_key)
             watch.install()
             step = replace(self.step, optimizer=optimizer_maker(self.step.optimizer))
             steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), step))
@@ -203,9 +201,7 @@ class Ranked:
         self, kernels: RankKernels, ledger: RankLedger, mode_key: Any, cut: Cut, flat: FlatParameters
     ) -> tuple[nn.Module, Any, Shards]:
         """Return the model, built of fakes, its schedule if any, and its shards; all exist at the start of the log."""
-        watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger])
-        if mode_key is not None:
-            watch.hold(mode_key)
+        watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger], mode_key)
         follow_meta_storages(kernels, ledger)
         kernels.engine = CudaEngine(watch)
         collections = _collections()

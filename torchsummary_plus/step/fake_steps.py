@@ -334,16 +334,13 @@ def _prepared(
     except RuntimeError as error:
         raise forward_error(error, original) from error
     tree = copy.tree
-    watch = kernels.watch = Pass(
-        tree, kernels, [embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
-    )
+    listeners = [embeddings, ledger, work, Misrepresented(task.misrepresented), *task.listeners]
+    watch = kernels.watch = Pass(tree, kernels, listeners, mode_key)
     set_mode(tree, task.step.mode == "train", kernels)
     real_run = task.real_run
     if guesses is not None and guesses.routing and real_run and real_run.failure and not real_run.answers:
         crowded = guesses.routing == CROWDED
         guesses.routers = kernels.routers = Routers(numbers_of_experts(tree), crowded=crowded)
-    if mode_key is not None:
-        watch.hold(mode_key)
     watch.install()
     steps = RecordedSteps(kernels, ledger, copy)
     if surroundings.has_idle_scaler and on_cuda:

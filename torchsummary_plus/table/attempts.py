@@ -190,9 +190,8 @@ class Attempts:
             recorder, provenance = Recorder(tree, self.specs), Provenance(all_tensors((args, kwargs)), tree.tensors())
             listeners = [*environment.listeners, Embeddings(self.example, new_inputs), recorder, provenance]
             routing = Routing() if self.candidates else None
-            watch = Pass(tree, environment.kernel, listeners if routing is None else [*listeners, routing])
-            if mode_key is not None:
-                watch.hold(mode_key)
+            listeners += [] if routing is None else [routing]
+            watch = Pass(tree, environment.kernel, listeners, mode_key)
             watch.install()
             model, size, refusals = tree.modules[0], tree.size(), DataDependentError.count
             try:

@@ -151,7 +151,7 @@ class Pass(compat.DispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, tree: ModuleTree, kernel: Kernel, listeners: Sequence[Listener]) -> None:
+    def __init__(self, tree: ModuleTree, kernel: Kernel, listeners: Sequence[Listener], mode_key: Any = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tree = tree
         self.kernel = kernel
@@ -161,7 +161,9 @@ class Pass(compat.DispatchMode):
         self.thread = get_ident()
         self.turn = RLock()
         self.in_threads: dict[int, Pass] = {}
-        self.mode_key: Any = None
+        self.mode_key = mode_key
+        if mode_key is not None:  # The attributes that torch expects of its holder.
+            self._mode_key, self.shape_env, self.allow_non_fake_inputs = mode_key, None, True
         self.around: Pass | None = None
         self.modes = 0
         """Dispatch modes that were active when the pass began, with this one."""
@@ -265,12 +267,6 @@ class Pass(compat.DispatchMode):
                     return out
         return NotImplemented
 
-    def hold(self, mode_key: Any) -> None:
-        """Hold a mode key of torch's own, with the attributes torch expects of its holder."""
-        self.mode_key = self._mode_key = mode_key
-        self.shape_env = None
-        self.allow_non_fake_inputs = True
-
     def muted(self) -> AbstractContextManager[None]:
         """Run operators without notifying listeners."""
         return self.state.override(notifies=False)
@@ -344,10 +340,8 @@ class Pass(compat.DispatchMode):
         thread = get_ident()
         if thread in self.in_threads:
             return self.in_threads[thread].watched(index, forward, None, is_around)(*args, **kwargs)
-        inner = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners)
+        inner = self.in_threads[thread] = Pass(self.tree, self.kernel, self.listeners, self.mode_key)
         inner.frame, inner.indices, inner.turn = self.frame, self.indices, self.turn
-        if self.mode_key is not None:
-            inner.hold(self.mode_key)
         try:
             with inner:
                 return inner.watched(index, forward, None, is_around)(*args, **kwargs)
