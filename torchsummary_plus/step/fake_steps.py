@@ -445,7 +445,7 @@ class RecordedSteps(Steps):
             functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
             watch.state.on_cuda = functions.on_cuda
             if functions.on_cuda:
-                stack.enter_context(loss_on_card(ledger.workspaces.chip))
+                stack.enter_context(loss_on_card())
             else:
                 functions.keep_number = ledger.record_number
             stack.enter_context(engine_watched(functions, ledger.workspaces))

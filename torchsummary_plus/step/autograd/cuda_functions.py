@@ -56,14 +56,13 @@ def cuda_function(func: Any, capability: Capability, math: Callable[..., Any]) -
     return partial(recurrent, capability, func, mode)
 
 
-def loss_on_card(capability: Capability) -> AbstractContextManager[None]:
-    """Have a loss in chunks, which sums in float32 from some capabilities on, see a GPU of this one."""
+def loss_on_card() -> AbstractContextManager[None]:
+    """Have a loss in chunks, which sums in float32 on GPUs from some capabilities on, find one."""
     place = torch.nn.functional, "linear_cross_entropy"
     func: Any = getattr(*place, None)
-    answers: Any = {"is_available": lambda: True, "get_device_capability": lambda device=None: capability}
 
     def seen(*args: Any, **kwargs: Any) -> Any:
-        with compat.replaced({(torch.cuda, name): answer for name, answer in answers.items()}):
+        with compat.replaced({(torch.cuda, "is_available"): lambda: True}):
             return func(*args, **kwargs)
 
     return compat.replaced({place: seen})

@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from functools import cache, partial
-from importlib.util import find_spec
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,21 +68,11 @@ def cublas(chip: Capability, *factors: Any) -> tuple[Handle | Alloc, ...]:
     return (Handle("cublas", nbytes) if are_workspaces_kept() else Alloc(nbytes),)
 
 
-def is_outer_product(a: Any, b: Any) -> bool:
-    """Whether torch's Triton kernel multiplies two batches, columns by rows: it reads any strides and needs no handle.
+OUTER_PRODUCTS_SINCE = "2.13"
+"""The first release in which Triton multiplies two batches, columns by rows: it reads any strides, without a handle.
 
-    Source: torch/_native/ops/bmm_outer_product of torch 2.13; other releases may lack it.
-    """
-    columns_by_rows = a.shape[2] == 1 == b.shape[1] and a.numel() and b.numel() and not a.is_complex()
-    return bool(columns_by_rows) and _has_outer_products()
-
-
-@cache
-def _has_outer_products() -> bool:
-    """Whether torch has the kernel, and Triton, which a CUDA build on Linux installs and a CPU build is assumed to."""
-    kernel = Path(torch.__file__).parent / "_native" / "ops" / "bmm_outer_product"
-    has_triton = torch.version.cuda is None or find_spec("triton") is not None
-    return kernel.is_dir() and has_triton and os.environ.get("TORCH_DISABLE_NATIVE_JIT", "0") != "1"
+Source: torch/_native/ops/bmm_outer_product; Triton is assumed to be installed, as it is with torch on Linux.
+"""
 
 
 ONE_WORKSPACE_SINCE = "2.13"
@@ -133,7 +121,8 @@ def product_with_bias(chip: Chip, out: Any, bias: Any, a: Any, b: Any, *, beta: 
 def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline:
     """Copies of unreadable factors of a batched product, which Triton's outer products read in place."""
     *added, a, b = _tensors(operands)
-    if not added and is_outer_product(a, b):
+    is_outer = not added and a.shape[2] == 1 == b.shape[1] and a.numel() and b.numel() and not a.is_complex()
+    if is_outer and since(OUTER_PRODUCTS_SINCE):
         return ()
     return *_copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out)), *cublas(chip, *operands)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from math import prod
 from typing import Any
 
@@ -36,14 +35,6 @@ MANY = 2**31
 """Elements from which 32-bit indices overflow."""
 
 
-class Route(Enum):
-    """Implementations of a convolution."""
-
-    CUDNN = auto()
-    DEPTHWISE = auto()
-    COLUMNS = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """A convolution's arguments other than its tensors; a single spatial axis has become two."""
@@ -62,16 +53,16 @@ class Convolution:
         return any(step != 1 for step in self.dilation)
 
 
-def route(conv: Convolution, x: Tensor, weight: Tensor, capability: Capability) -> Route:
-    """Return the implementation for an input and weights."""
+def route(conv: Convolution, x: Tensor, weight: Tensor, capability: Capability) -> str:
+    """Return the implementation for an input and weights: "cudnn", "depthwise" or "columns"."""
     cudnn = takes_cudnn(conv.dtype, conv.stride, conv.output_padding, capability)
     channels = x.shape[1]
     is_depthwise = not conv.transposed and channels == conv.groups > 1 and weight.shape[0] % channels == 0
     if not is_depthwise:
-        return Route.CUDNN if cudnn else Route.COLUMNS
+        return "cudnn" if cudnn else "columns"
     if cudnn and (cudnn_format(x, weight) is not ROWS or _cudnn_is_faster(conv, x, weight, capability)):
-        return Route.CUDNN
-    return Route.CUDNN if max(x.numel(), weight.numel()) >= MANY else Route.DEPTHWISE
+        return "cudnn"
+    return "cudnn" if max(x.numel(), weight.numel()) >= MANY else "depthwise"
 
 
 def cudnn_format(first: Tensor, second: Tensor) -> torch.memory_format:
@@ -119,25 +110,19 @@ def operands(x: Any, weight: Any) -> tuple[tuple[Alloc, ...], Tensor, Tensor]:
 def convolution(
     chip: Chip, cudnn: Cudnn, out: Any, x: Any, weight: Any, bias: Any, *settings: Any
 ) -> Timeline | AtMost:
-    """Return the timeline of the forward; a transposed convolution runs the other's backward kernel.
-
-    An empty batch is multiplied by the weight, flat.
-    """
+    """Return the timeline of the forward; an empty batch is multiplied by the weight, flat."""
     if not x.numel():
         flat = as_image(weight)
         return *buffers(min(copied(flat), copied(flat, FORMATS[flat.dim()]))), Result(0)
     conv, (line, image, kernel) = described(x, *settings), operands(x, weight)
     path, y = route(conv, image, kernel, chip), as_image(out).shape
-    if path is Route.COLUMNS:
+    if path == "columns":
         return forward_columns(conv, chip, line, image, kernel, y, bias is not None)
-    layout = cudnn_format(image, kernel) if path is Route.CUDNN else ROWS
+    layout = cudnn_format(image, kernel) if path == "cudnn" else ROWS
     steps = Allocations()
     steps.append((*line, *buffers(copied(image, layout)), Result(0), *buffers(copied(kernel, layout))))
-    if path is Route.CUDNN:
-        kind, first, second = Kind.FORWARD, image.shape, y
-        if conv.transposed:
-            kind, first, second = Kind.BACKWARD_DATA, second, first
-        steps.temporary(*workspaces(conv, cudnn, chip, kind, layout, first, kernel, second))
+    if path == "cudnn":
+        steps.temporary(*workspaces(conv, cudnn, chip, Kind.FORWARD, layout, image.shape, kernel, y))
     return steps.timeline()
 
 
@@ -154,11 +139,11 @@ def convolution_backward(
     conv, (line, image, kernel) = described(x, *settings), operands(x, weight)
     slope, wanted = as_image(grad), settings[6]
     path = route(conv, image, kernel, chip)
-    if path is Route.COLUMNS:
+    if path == "columns":
         return backward_columns(conv, chip, line, image, kernel, slope, wanted)
     steps = Allocations()
     steps.append(line)
-    if path is Route.CUDNN:
+    if path == "cudnn":
         backward_by_cudnn(steps, conv, cudnn, chip, image, kernel, slope, wanted)
     else:
         backward_of_channels(steps, image, kernel, slope, wanted)
@@ -186,17 +171,14 @@ def backward_by_cudnn(
         layout = cudnn_format(grad, weight)
         steps.result(0)
         copies = steps.append(buffers(copied(weight, layout), copied(grad, layout)))
-        kind, first, second = Kind.BACKWARD_DATA, x.shape, grad.shape
-        if conv.transposed:
-            kind, first, second = Kind.FORWARD, second, first
-        steps.temporary(*workspaces(conv, cudnn, chip, kind, layout, first, weight, second))
+        steps.temporary(*workspaces(conv, cudnn, chip, Kind.BACKWARD_DATA, layout, x.shape, weight, grad.shape))
         steps.free(*copies)
     if wanted[1]:
         layout = cudnn_format(read, grad)
-        image, slope = (grad, read) if conv.transposed else (read, grad)
-        copies = steps.append(buffers(copied(slope, layout), copied(image, layout)))
+        first, second = (read, grad) if conv.transposed else (grad, read)
+        copies = steps.append(buffers(copied(first, layout), copied(second, layout)))
         steps.result(int(wanted[0]))
-        steps.temporary(*workspaces(conv, cudnn, chip, Kind.BACKWARD_FILTER, layout, image.shape, weight, slope.shape))
+        steps.temporary(*workspaces(conv, cudnn, chip, Kind.BACKWARD_FILTER, layout, read.shape, weight, grad.shape))
         steps.free(*copies)
 
 
@@ -224,11 +206,13 @@ def workspaces(
     conv: Convolution, cudnn: Cudnn, chip: Chip, kind: Kind, layout: torch.memory_format, x: tuple[int, ...],
     weight: Tensor, y: tuple[int, ...],
 ) -> tuple[Alloc, ...]:  # fmt: skip
-    """Return the workspaces of one cuDNN kernel, one after the other.
+    """Return the workspaces of one cuDNN kernel, one after the other; a transposed convolution runs the other's kernel.
 
     With ``cudnn.benchmark`` torch first tries all plans, in one workspace, and then empties the allocator's cache
     (``_cudnn_get_conv_benchmark_empty_cache``); which plan is fastest is unknown, and without cuDNN, so is the largest.
     """
+    if conv.transposed:
+        x, y, kind = y, x, {Kind.FORWARD: Kind.BACKWARD_DATA, Kind.BACKWARD_DATA: Kind.FORWARD}.get(kind, kind)
     dtype, shapes = str(conv.dtype).removeprefix("torch."), (tuple(x), tuple(weight.shape), tuple(y))
     question = Question(kind, dtype, layout is not ROWS, *shapes, conv.padding, conv.stride, conv.dilation)
     plans = cudnn.plans(question)
