@@ -41,9 +41,11 @@ def fake_cpu() -> Iterator[FakeKernels]:
 def fake_cuda() -> Iterator[FakeKernels]:
     compat.import_compiler()
     kernels = FakeKernels(CUDA)
-    with standing_in_for(CUDA) as key, compat.attention_without_card(CUDA), torch.no_grad():
-        with Pass(ModuleTree(nn.Identity()), kernels, [], key):
-            yield kernels
+    with (
+        standing_in_for(CUDA) as key, compat.attention_without_card(CUDA), torch.no_grad(),
+        Pass(ModuleTree(nn.Identity()), kernels, [], key),
+    ):  # fmt: skip
+        yield kernels
 
 
 @pytest.mark.parametrize("ask", ["item", "tolist", "numpy", "nonzero", "__bool__"])
