@@ -14,7 +14,7 @@ from tests.truth.releases import from_release
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
 from torchsummary_plus.data.errors import ForwardError, StepError
 from torchsummary_plus.live.compat import since
-from torchsummary_plus.live.storages import all_stored
+from torchsummary_plus.live.weights import all_stored
 from torchsummary_plus.step import real_steps
 
 WIDTH = 64

@@ -10,7 +10,7 @@ from torch.profiler import record_function
 
 from tests.truth.memory_truth import cpu_changes
 from torchsummary_plus.api.memory import estimate_memory, measure_memory
-from torchsummary_plus.live.storages import stored
+from torchsummary_plus.live.weights import stored
 
 STEPS = "steps"
 OptimizerMaker = Callable[[Any], torch.optim.Optimizer]

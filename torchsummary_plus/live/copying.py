@@ -47,33 +47,13 @@ from torch import Tensor, nn
 
 from . import compat
 from .fakes import is_plain
-from .storages import all_stored
-from .structures import SPARSE, inner_tensors, slots_of
+from .structures import INERT, SPARSE, inner_tensors, slots_of
+from .weights import all_stored
 
 LARGEST_ARRAY = 64 << 20
 """Most bytes of a NumPy array that is copied; larger ones are shared."""
 
-INERT = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, range, slice, type, type(Ellipsis), type(NotImplemented)}
-    | {ModuleType}
-    | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format}
-)
-"""Types of values that cannot change and hold no tensor."""
 _PLAIN = INERT - {type, ModuleType}
-
-_BOOKKEEPING = frozenset(vars(nn.Module()))
-
-
-def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the attributes in which a module itself may hold tensors or modules, with their names."""
-    own = []
-    for name, value in vars(module).items():
-        kind = type(value)
-        is_inert = kind in INERT or (kind is tuple and INERT.issuperset(map(type, value)))
-        if not is_inert and name not in _BOOKKEEPING:
-            own.append((name, value))
-    return own
-
 
 CACHED = type(lru_cache(maxsize=1)(int))
 """What ``functools.lru_cache`` makes of a function."""

@@ -32,6 +32,27 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.d
 """Values that hold no tensors to change; those of an ``nn.Module`` and of imported code are their own."""
 
 
+INERT = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, range, slice, type, type(Ellipsis), type(NotImplemented)}
+    | {ModuleType}
+    | {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format}
+)
+"""Types of values that cannot change and hold no tensor."""
+
+_BOOKKEEPING = frozenset(vars(nn.Module()))
+
+
+def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """Return the attributes in which a module itself may hold tensors or modules, with their names."""
+    own = []
+    for name, value in vars(module).items():
+        kind = type(value)
+        is_inert = kind in INERT or (kind is tuple and INERT.issuperset(map(type, value)))
+        if not is_inert and name not in _BOOKKEEPING:
+            own.append((name, value))
+    return own
+
+
 def describe_tensors(value: Any, depth: int = 0) -> Structure:
     """Describe a value's tensors in their nesting; plain values are left out, and None means no tensors.
 

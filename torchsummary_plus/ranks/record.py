@@ -22,7 +22,7 @@ from ..live.compat import import_for_steps, replaced
 from ..live.cuda_calls import NumberedGpus
 from ..live.fakes import EXPORTS, standing_in_for
 from ..live.isolation import global_state_kept, gradients, one_pass
-from ..live.storages import all_stored
+from ..live.weights import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
 from ..step.deep_steps import FEWEST, Cut, NotRepeatingError, grown, takes_all_layers_alike

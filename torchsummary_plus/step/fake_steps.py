@@ -25,9 +25,8 @@ from ..live.cuda_calls import cuda_as_cpu
 from ..live.fakes import CPU, EXPORTS, DataDependentError, standing_in_for
 from ..live.isolation import global_state_kept, gradients, in_pass, one_pass
 from ..live.isolation import seed as seed_own
-from ..live.storages import remade
 from ..live.structures import all_tensors
-from ..live.weights import Away, is_complete
+from ..live.weights import Away, is_complete, remade
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..table.attempts import Embeddings, NeedsIntegerError, eager
 from ..table.environments import set_mode

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.copying import INERT
 from ..live.fakes import CPU, Fake
 from ..live.isolation import draws, no_collection, taking_generator
+from ..live.structures import INERT
 from ..live.weights import repacked
 from ..ops.backends import float32_precisions, takes_onednn
 from ..ops.macs import multiply_adds

@@ -18,8 +18,8 @@ from ..data.units import MIN_BLOCK
 from ..live import compat
 from ..live.cuda_calls import Streams
 from ..live.fakes import Fake
-from ..live.storages import all_stored, stored
 from ..live.structures import all_tensors
+from ..live.weights import all_stored, stored
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Free, Result, Timeline

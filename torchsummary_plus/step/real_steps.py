@@ -32,9 +32,8 @@ from ..live import compat
 from ..live.copying import Copies
 from ..live.fakes import CPU, EXPORTS, real_input
 from ..live.isolation import global_state_kept, gradients, no_collection, one_pass, rng_state
-from ..live.storages import all_stored
 from ..live.structures import SPARSE, all_tensors, held_bytes
-from ..live.weights import Away, graph_constants, is_complete, offloaded, repack
+from ..live.weights import Away, all_stored, graph_constants, is_complete, offloaded, repack
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.blas import workspace_bytes
 from ..ops.scratch.masks import masks_of

@@ -16,9 +16,8 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import SUMMED, WITHOUT_GRAPH
 from ..live import compat
 from ..live.isolation import in_pass, is_beside, safe_point
-from ..live.storages import Change, remade
 from ..live.structures import all_tensors, kinds_left, not_run, suspended_code
-from ..live.weights import offloaded, packed_blocks
+from ..live.weights import Change, offloaded, packed_blocks, remade
 from ..table.forward import Pass
 from ..table.inputs import Example, realise
 from ..table.modules import tensors_in

@@ -19,8 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..live.copying import Copier
 from ..live.fakes import Fake, is_plain
 from ..live.reachable import Reachable, gradient_of, names_replaced
-from ..live.storages import Change
-from ..live.weights import Away
+from ..live.weights import Away, Change
 from ..table.environments import copied_tree
 from ..table.forward import deep_stack
 from ..table.modules import ModuleTree, tensors_in

@@ -19,9 +19,8 @@ from ..live import compat
 from ..live.fakes import EXPORTS, DataDependentError, standing_in_for
 from ..live.isolation import global_state_kept, one_pass
 from ..live.reachable import names_replaced
-from ..live.storages import remade
 from ..live.structures import all_tensors, describe_arguments, not_run
-from ..live.weights import is_complete
+from ..live.weights import is_complete, remade
 from ..trace.kernels import BALANCED, Routers, run_really
 from .environments import Environment, FakeEnvironment, RealEnvironment, copied_tree, set_mode
 from .experts import Routing, expert_candidates, find_adapters, find_experts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Union
 
@@ -12,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ..live import compat
-from ..live.copying import Copier, Copies, own_attributes
+from ..live.copying import Copier, Copies
 from ..live.fakes import CPU, META, Fake, fake_like, is_plain, new_fake, real_input
-from ..live.storages import Change, all_stored, remade
-from ..live.structures import CLASSES, inner_tensors, is_wrapper
-from ..live.weights import HOOK, Away, absent, offloading, swap_offloaded
+from ..live.structures import CLASSES, inner_tensors, is_wrapper, own_attributes
+from ..live.weights import HOOK, Away, Change, absent, all_stored, offloading, remade, swap_offloaded
 from ..trace.kernels import MASK, SMALL, FakeKernels, Kernel, Routers, run_really, written
 from .forward import Listener, Pass
 from .modules import ModuleTree, class_name
@@ -212,10 +210,12 @@ def set_mode(tree: ModuleTree, training: bool, kernel: Kernel) -> None:
     ([False, True, False], ('0 (Fixed) stays in training mode: its train() raised NotImplementedError: exported',))
     """
     refusals: dict[int, str] = {}
-    has_own = any("train" in vars(module) or type(module).train is not nn.Module.train for module in tree.modules)
-    journal = WriteJournal(tree.tensors() if has_own else ())
+    if all("train" not in vars(module) and type(module).train is nn.Module.train for module in tree.modules):
+        _set(tree.modules[0], training, refusals)
+        return
+    journal = WriteJournal(tree.tensors())
     try:
-        with Pass(tree, kernel, [journal]) if has_own else nullcontext():
+        with Pass(tree, kernel, [journal]):
             _set(tree.modules[0], training, refusals)
     finally:
         journal.undo()

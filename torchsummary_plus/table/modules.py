@@ -18,10 +18,8 @@ from torch import nn
 from ..data.records import LayerSpec, ModuleSpec, ParameterSpec, Setting
 from ..data.units import is_integer
 from ..live import compat
-from ..live.copying import INERT, own_attributes
-from ..live.storages import stored
-from ..live.structures import CLASSES, dtype_name, held_bytes, logical_shape
-from ..live.weights import HOOK, execution_device, packed_parameters
+from ..live.structures import CLASSES, INERT, dtype_name, held_bytes, logical_shape, own_attributes
+from ..live.weights import HOOK, execution_device, packed_parameters, stored
 
 CPU = torch.device("cpu")
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

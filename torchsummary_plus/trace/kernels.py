@@ -22,9 +22,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.copying import INERT
 from ..live.fakes import CPU, META, DataDependentError, Fake, MetaStorages, UnfakeableError, in_kernel, is_plain, wrap
 from ..live.isolation import drawn
+from ..live.structures import INERT
 from ..ops.backends import HALVES
 from ..ops.scratch.masks import masks_of
 from ..ops.shapes import ruled

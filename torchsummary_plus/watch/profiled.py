@@ -26,8 +26,8 @@ from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog, StorageSpec, highest, without
 from ..live import compat
 from ..live.isolation import safe_point
-from ..live.storages import all_stored
 from ..live.structures import all_tensors
+from ..live.weights import all_stored
 from ..table.forward import Frame
 from ..trace.values import OUTSIDE
 from .history import Happened

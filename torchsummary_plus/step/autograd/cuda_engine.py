@@ -21,7 +21,7 @@ import torch
 from ...data.errors import UnsupportedError
 from ...live import compat
 from ...live.cuda_calls import Slot
-from ...live.storages import is_transformed
+from ...live.weights import is_transformed
 from ...table.forward import Pass
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"

@@ -19,7 +19,7 @@ from torch.nn.functional import layer_norm, linear
 
 from ...data.capability import Capability
 from ...live import compat
-from ...live.storages import is_transformed
+from ...live.weights import is_transformed
 from ...ops.backends import HALVES, stands_for_cudnns
 from ...ops.scratch.allocations import suggested
 from ...ops.scratch.cuda.attention import Attention, attention_kernel
