@@ -27,7 +27,7 @@ from benchmarks.cuda.truth import describe, record
 from benchmarks.nocuda.cards import card_path
 from torchsummary_plus import estimate_memory
 from torchsummary_plus.ops.scratch.registry import SCRATCH
-from torchsummary_plus.step.losses import default_loss
+from torchsummary_plus.step.training import default_loss
 from torchsummary_plus.step.workspace import OTHER_FORMULAS
 
 BOUNDED = {name for (_, name), rule in SCRATCH.items() if rule.since} | OTHER_FORMULAS

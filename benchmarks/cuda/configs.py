@@ -18,8 +18,7 @@ from torchsummary_plus import estimate_memory
 from torchsummary_plus.live.compat import replaced
 from torchsummary_plus.live.cuda_calls import AMP_CHECK, always
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
-from torchsummary_plus.step.losses import default_loss
-from torchsummary_plus.step.optimizers import OptimizerMaker
+from torchsummary_plus.step.training import OptimizerMaker, default_loss
 
 Autocast = Callable[[], torch.autocast]
 SETS = ("own", "libraries")

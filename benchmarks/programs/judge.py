@@ -23,8 +23,7 @@ from torch.profiler import record_function
 from tests.truth.memory_truth import cpu_changes
 from torchsummary_plus import estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import SUMMED
-from torchsummary_plus.step.losses import default_loss
-from torchsummary_plus.step.optimizers import optimizer_maker
+from torchsummary_plus.step.training import default_loss, optimizer_maker
 
 INVALID, EXACT, INSIDE = "does not run", "exact", "within its range, for a stated reason"
 UNSAID, OUTSIDE, CRASHED, CHANGED = "differs without notice", "outside its range", "no estimate", "something changed"

@@ -21,7 +21,7 @@ from torchsummary_plus import (
 )
 from torchsummary_plus.api.cli import main
 from torchsummary_plus.data.memory_records import SUMMED
-from torchsummary_plus.step.losses import LOSSES
+from torchsummary_plus.step.training import LOSSES
 
 
 def net(bounded: bool = False) -> nn.Module:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from tests.step.step_parts import WIDTH, block, rows, squared
 from torchsummary_plus import MemoryEstimate, estimate_memory, measure_memory
 from torchsummary_plus.data.memory_records import LEAST_DOUBT
-from torchsummary_plus.step.optimizers import NAMES
+from torchsummary_plus.step.training import NAMES
 
 pytestmark = pytest.mark.usefixtures("threads")
 

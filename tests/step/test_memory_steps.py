@@ -11,7 +11,7 @@ from tests.parts import of_parts
 from tests.step.step_parts import WIDTH, block, rows, squared
 from torchsummary_plus import estimate_memory, max_batch_size, measure_memory, summary
 from torchsummary_plus.data.errors import ForwardError, InputError, StepError
-from torchsummary_plus.step.optimizers import NAMES
+from torchsummary_plus.step.training import NAMES
 
 pytestmark = pytest.mark.usefixtures("threads")
 

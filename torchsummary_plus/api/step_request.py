@@ -31,9 +31,9 @@ from ..step.compiling import has_compiled
 from ..step.deep_steps import log_of_few_layers
 from ..step.fake_steps import Draws, Task, record
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
-from ..step.losses import as_loss
 from ..step.real_steps import in_wide_bands
 from ..step.step_copy import Step
+from ..step.training import as_loss
 from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, as_device, as_dtype, make_example, with_batch

@@ -22,7 +22,7 @@ from ..memory.gpus import COMMON, find_gpu
 from ..render.plots import draw_steps, placed
 from ..results.memory_estimate import MemoryEstimate
 from ..results.views import Chosen, Figures, ShownLook, Views
-from ..step.optimizers import EIGHT_BIT, PAGED
+from ..step.training import EIGHT_BIT, PAGED
 from ..table.inputs import make_example
 from .public import check_model, progress_line, public
 from .step_request import StepArguments, StepOptions, StepRequest, required, takes_step_arguments

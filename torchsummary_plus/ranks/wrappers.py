@@ -336,10 +336,11 @@ class RecordedPipelineSteps(RecordedSteps):
 
     schedule: Any = None
 
-    def run_once(self, args: Any, kwargs: Any, in_closure: bool = False) -> Tensor | None:
+    def run_once(self, args: Any, kwargs: Any) -> None:
         """Run one step of the schedule; the model's own without one."""
         if self.schedule is None or self.step.train_step is not None:
-            return super().run_once(args, kwargs, in_closure)
+            super().run_once(args, kwargs)
+            return
         if self.step.loss is not None:
             raise InputError(
                 "loss was given, but the builder returned a schedule, which has its own; pass the loss as "
@@ -353,11 +354,5 @@ class RecordedPipelineSteps(RecordedSteps):
         run(*inputs, **kwargs, **target)
         if self.step.mode == "eval":
             self.account.enter("end", self.account.step)
-            return None
-        self.doing = "optimizer"
-        if self.optimizer is None:
-            self.model.zero_grad()
         else:
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-        return None
+            self._update()

@@ -43,7 +43,6 @@ from .autograd.dispatch import StepKernels, engine_watched
 from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
 from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
 from .ledger import Ledger, Work
-from .optimizers import fakes_in_foreach
 from .real_steps import (
     OTHER_GRADIENTS,
     OTHER_TANGENTS,
@@ -56,6 +55,7 @@ from .real_steps import (
 )
 from .runner import Steps
 from .step_copy import Step, StepCopy, Surroundings, with_loss
+from .training import fakes_in_foreach
 
 OTHER_SEEDS = 7_919, 104_729
 """Seeds of the other draws recorded where random numbers may decide what runs."""
@@ -210,14 +210,13 @@ def _with_others(task: Task, log: MemoryLog) -> MemoryLog:
                 replace(task, real_run=fixed, guesses=AssumedValues(least=least, routing="")) for least in (False, True)
             ]
     others: list[MemoryLog] = []
-    unrouted: list[Task] = []
-    for variants, further in ((tasks, unrouted), (unrouted, [])):
-        for variant in variants:
-            with suppress(SummaryError, NeedsIntegerError):
-                others.append(record_once(variant))
-                guesses = variant.guesses
-                if guesses is not None and not guesses.routing and not guesses.least:
-                    further += [replace(variant, guesses=guess) for guess in guesses.alternatives()]
+    known = len(tasks)
+    for number, variant in enumerate(tasks):  # Those without routing add their own alternatives.
+        with suppress(SummaryError, NeedsIntegerError):
+            others.append(record_once(variant))
+            guesses = variant.guesses
+            if number < known and guesses is not None and not guesses.routing and not guesses.least:
+                tasks += [replace(variant, guesses=guess) for guess in guesses.alternatives()]
     return replace(log, others=(*log.others, *others))
 
 

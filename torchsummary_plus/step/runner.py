@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
@@ -22,9 +22,8 @@ from ..table.forward import Pass
 from ..table.inputs import Example, realise
 from ..table.modules import tensors_in
 from ..trace.values import OUTSIDE, ValueSource
-from .losses import Make, default_loss, own_loss
-from .optimizers import closure_of, needs_closure, not_converging, optimizer_maker
 from .step_copy import StepCopy
+from .training import Make, closure_of, default_loss, needs_closure, not_converging, optimizer_maker, own_loss
 
 
 class Steps:
@@ -156,29 +155,36 @@ class Steps:
             self.account.stop()
             self.output = None
 
-    def run_once(self, args: Any, kwargs: Any, in_closure: bool = False) -> Tensor | None:
-        """Run one step; ``in_closure`` of an optimizer, only its forwards and backwards, and return the last loss.
-
-        Losses are divided by the number of micro-batches, as trainers do. The output is kept if the loop keeps it. Code
-        in it that did not run is noted; raises :class:`UnsupportedError` if there is nothing else.
-        """
-        optimizer = self.optimizer
+    def run_once(self, args: Any, kwargs: Any) -> None:
+        """Run one step."""
         if self.step.train_step is not None:
             self.doing = "train_step"
             with self.autocast():
                 self.step.train_step(self.tree.called, *args, **kwargs)
-            return None
+            return
 
-        def closure() -> Any:
-            assert optimizer is not None
-            optimizer.zero_grad()
-            return self.run_once(args, kwargs, in_closure=True)
+        def closure() -> Tensor | None:
+            assert self.optimizer is not None
+            self.optimizer.zero_grad()
+            return self._backwards(args, kwargs)
 
-        if optimizer is not None and not in_closure and needs_closure(optimizer):
+        if self.optimizer is not None and needs_closure(self.optimizer):
             self.doing = "optimizer"
-            optimizer.step(closure)
-            optimizer.zero_grad()
-            return None
+            self.optimizer.step(closure)  # type: ignore[arg-type]
+            self.optimizer.zero_grad()
+            return
+        loss = self._backwards(args, kwargs)
+        if self.step.mode == "train":
+            with self._phase("backward"):
+                del loss
+            self._update(closure)
+
+    def _backwards(self, args: Any, kwargs: Any) -> Tensor | None:
+        """Run a step's forwards and backwards, and return the last loss; of an inference only the forward.
+
+        Losses are divided by the number of micro-batches, as trainers do. The output is kept if the loop keeps it. Code
+        in it that did not run is noted; raises :class:`UnsupportedError` if there is nothing else.
+        """
         for remaining in reversed(range(self.step.micro_batches)):
             self.account.enter("forward", self.account.step)
             self.doing = "forward"
@@ -204,25 +210,25 @@ class Steps:
                 with self._phase("backward"):
                     del loss
         self.doing = "optimizer"
-        if in_closure:
-            return loss
-        with self._phase("backward"):
-            del loss
-        if optimizer is None:
+        return loss
+
+    def _update(self, closure: Callable[[], Tensor | None] | None = None) -> None:
+        """Let the optimizer step, with the ``closure`` if it asks for one, and drop the gradients."""
+        self.doing = "optimizer"
+        if self.optimizer is None:
             for module in (self.model, *self.loss_modules[:1]):
                 module.zero_grad()
-            return None
+            return
         under_way = len(self.stepping)
         try:
-            optimizer.step()
+            self.optimizer.step()
         except Exception as error:
-            if "closure" not in str(error):  # Some, as SAM, need one for existing gradients too.
+            if closure is None or "closure" not in str(error):  # Some, as SAM, need one for existing gradients too.
                 raise
             while len(self.stepping) > under_way:
                 self.stepping.pop().close()
-            optimizer.step(closure)
-        optimizer.zero_grad()
-        return None
+            self.optimizer.step(closure)  # type: ignore[arg-type]
+        self.optimizer.zero_grad()
 
     def _loss(self, output: Any, inputs: Any) -> Tensor:
         """Return the output's loss; targets made from the output are kept."""

@@ -24,7 +24,7 @@ from ..table.environments import copied_tree
 from ..table.forward import deep_stack
 from ..table.modules import ModuleTree, tensors_in
 from ..trace.values import OUTSIDE
-from .losses import Loss
+from .training import Loss
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,11 @@ class StepCopy:
         self.notes: Sequence[str] = ()
         """Assumptions about what exists before the steps."""
         self._copier = copier or Copier(lambda tensor: tensor)
+        self.known: Callable[[Tensor], Tensor | None] = self._copier.known
+        """Returns the replacement of a tensor that the steps reach, if it is one."""
         self._hooks: list[tuple[weakref.ref[Tensor], list[Any], list[Any]]] = []
         self._held_elsewhere: list[Any] = []
         """Copies of what only variables hold, or objects that are shared, such as a logger."""
-
-    def known(self, tensor: Tensor) -> Tensor | None:
-        """Return the replacement of a tensor that the steps reach, if it is one."""
-        replacement: Tensor | None = self._copier.known(tensor)
-        return replacement
 
     def take_over(self, originals: Sequence[Tensor], left: set[int]) -> None:
         """Note the replacements of tensors, and their gradients and hooks; gradients in ``left`` stay behind."""
