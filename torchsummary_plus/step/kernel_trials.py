@@ -31,16 +31,13 @@ from ..ops.macs.registry import FORMULAS, base_name
 from ..ops.scratch.masks import masked_rows, masks_of, written_rows
 from ..ops.scratch.registry import (
     SCRATCH,
-    UNKNOWN,
     UNMODELLED,
     WITHOUT_SCRATCH,
     Alloc,
-    AtMost,
     Free,
     Result,
     Step,
     Timeline,
-    most_bytes,
 )
 from ..trace.kernels import OF_STORAGES, asks_values, change_tensors, tensors_of
 
@@ -116,7 +113,7 @@ aten = torch.ops.aten
 
 Fill = Callable[[Tensor], object]
 
-Timelines = dict[Any, "Timeline | AtMost | None"]
+Timelines = dict[Any, "Timeline | None"]
 """Timelines of calls by all that they depend on; None if a call cannot be tried."""
 
 _COURSES: Timelines = {}
@@ -125,8 +122,8 @@ _REMEMBERED = 10_000
 
 def tried(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, of_libraries: Timelines
-) -> Timeline | AtMost:
-    """Return a CPU kernel's allocations in order, or a bound if masks' values decide or if it cannot be tried.
+) -> Timeline | None:
+    """Return a CPU kernel's allocations in order; None if it cannot be tried.
 
     It runs on zeros in the fakes' shapes and on copies of tensors with values, so nothing else is written to; with
     gradients if the step has them, as a recurrent layer then allocates otherwise (mkldnn/RNN.cpp), and under the
@@ -135,15 +132,14 @@ def tried(
     """
     func = _operator(name) if name.startswith("aten::") else overload_of(name)
     if func is None or name in UNMODELLED["cpu"] or compat.profiler_enabled():
-        return UNKNOWN
+        return None
     if _only_views(func) or func._schema.name in OF_STORAGES or name.startswith("profiler::"):
         return ()  # At most a result, in the size of its fake.
     if any(result.layout is not torch.strided for result in tensors_of(out)):
-        return UNKNOWN
+        return None
     casts = is_foreign(name) and compat.is_cast_inside("cpu")
     known = of_libraries if is_foreign(name) or _has_packed(args) else _COURSES
-    timeline = _known(func, Call(args, kwargs, out), known, casts)
-    return UNKNOWN if timeline is None else timeline
+    return _known(func, Call(args, kwargs, out), known, casts)
 
 
 def _has_packed(args: tuple[Any, ...]) -> bool:
@@ -157,7 +153,7 @@ def _only_views(func: OpOverload) -> bool:
     return func.is_view or func is aten._unsafe_view.default or torch.Tag.inplace_view in func.tags
 
 
-def _known(func: OpOverload, call: Call, known: Timelines, casts: bool = False) -> Timeline | AtMost | None:
+def _known(func: OpOverload, call: Call, known: Timelines, casts: bool = False) -> Timeline | None:
     """Return a call's timeline, tried once for all calls alike; None if an operand is not strided."""
     args, kwargs, out = call
     surroundings = (
@@ -200,7 +196,7 @@ def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
                 yield int((each.detach().reshape(-1).to(torch.int64) * weights).sum())
 
 
-def _afresh(func: OpOverload, call: Call, casts: bool) -> Timeline | AtMost | None:
+def _afresh(func: OpOverload, call: Call, casts: bool) -> Timeline | None:
     """Return a call's timeline, from smaller calls if it is large and those agree."""
     work, threads = multiply_adds(func, *call) or 0, torch.get_num_threads()
     elements = sum(tensor.numel() for tensor in tensors_of(call))
@@ -209,19 +205,7 @@ def _afresh(func: OpOverload, call: Call, casts: bool) -> Timeline | AtMost | No
         timeline = _in_turn(func, call) or _from_smaller(func, call, share)
         if timeline is not None:
             return timeline
-    return _with_masks(func, call, casts) if work <= LONGEST and _fits(func, call) else None
-
-
-def _with_masks(func: OpOverload, call: Call, casts: bool = False) -> Timeline | AtMost | None:
-    """Return a call's timeline on zeros, with a bound if masks of ones make the kernel allocate otherwise."""
-    timeline = _trial(func, call, casts)
-    masks = [
-        each for each in tensors_of(call[:2]) if each.dtype is torch.bool and (isinstance(each, Fake) or each.is_meta)
-    ]
-    if timeline is None or not masks or _selected(func, call.args, call.out) is not None:
-        return timeline
-    ones = _trial(func, call, casts, [lambda tensor: tensor.fill_(tensor.dtype is torch.bool)])
-    return timeline if ones is None or ones == timeline else AtMost(most_bytes(ones), timeline)
+    return _trial(func, call, casts) if work <= LONGEST and _fits(func, call) else None
 
 
 def _fits(func: OpOverload, call: Call) -> bool:
@@ -236,8 +220,7 @@ def _from_smaller(func: OpOverload, call: Call, share: float) -> Timeline | None
     def timeline_of(smaller: Call) -> Timeline | None:
         if (multiply_adds(func, *smaller) or 0) > LONGEST // 10 or not _fits(func, smaller):
             return None
-        timeline = _with_masks(func, smaller)
-        return None if isinstance(timeline, AtMost) else timeline
+        return _trial(func, smaller)
 
     ways = []
     is_convolution, threads = func in _CONVOLUTIONS, torch.get_num_threads()
@@ -300,7 +283,7 @@ def _in_turn(func: OpOverload, call: Call) -> Timeline | None:
         kwargs = {name: part(value, place) for name, value in call.kwargs.items()}
         one = Call(tuple(part(value, place) for value in call.args), kwargs, part(call.out, place))
         of_one = _known(func, one, _COURSES)
-        if of_one is None or isinstance(of_one, AtMost):
+        if of_one is None :
             return None
         for step in of_one:
             if isinstance(step, Result):
@@ -311,7 +294,7 @@ def _in_turn(func: OpOverload, call: Call) -> Timeline | None:
     return tuple(timeline)
 
 
-def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fill] = ()) -> Timeline | None:
+def _trial(func: OpOverload, call: Call, casts: bool = False) -> Timeline | None:
     """Return the timeline of one call; None if the kernel fails, or its results have other shapes than expected."""
     args, _, out = call
     selected = _selected(func, args, out)
@@ -320,7 +303,7 @@ def _trial(func: OpOverload, call: Call, casts: bool = False, fills: Iterable[Fi
     drawing = taking_generator(func) if draws(func) else None
     if drawing is not None:  # From a generator of its own: another thread may draw from the CPU's meanwhile.
         func, call = drawing, call._replace(kwargs={**call.kwargs, "generator": torch.default_generator})
-    for fill in fills or _fills(selected):
+    for fill in _fills(selected):
         with compat.no_modes(), compat.no_function(), _surroundings(func, casts):
             try:
                 own, named = _fresh(func, call, fill)

@@ -24,6 +24,7 @@ from ..ops.scratch.registry import (
     OF_ROWS,
     RESERVES,
     SCRATCH,
+    UNKNOWN,
     UNMODELLED,
     Alloc,
     AtMost,
@@ -230,8 +231,8 @@ class Workspaces:
     def _tried(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Timeline:
         """Return a kernel's allocations on zeros; it is named if it cannot be tried."""
         timeline = tried(name, args, kwargs, out, self._of_libraries)
-        if isinstance(timeline, AtMost):
-            return self._bounded(timeline, name, args, kwargs, out)
+        if timeline is None:
+            return self._bounded(UNKNOWN, name, args, kwargs, out)
         if is_foreign(name):
             lasting = unfreed_bytes(timeline)
             if lasting:

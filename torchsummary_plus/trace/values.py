@@ -312,17 +312,6 @@ def _one(tensor: Tensor) -> Tensor:
     return tensor.flatten()[0].clone() if tensor.numel() == 1 else torch.ones((), dtype=tensor.dtype)
 
 
-class Site(NamedTuple):
-    """A line of user or library code that asks for a value."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.function} ({Path(self.file).name}:{self.line})"
-
-
 _OURS = str(Path(__file__).parents[1])
 _TORCH = Path(torch.__file__).parent
 _CALLED = tuple(str(_TORCH / name) for name in ("_tensor.py", "_ops.py", "overrides.py"))
@@ -341,7 +330,7 @@ def _caller(*between: str) -> FrameType:
 class AssumedValues:
     """Guessed values for a step that no real one can supply; those of the sites in ``inverted`` are inverted."""
 
-    def __init__(self, inverted: frozenset[Site] = frozenset(), least: bool = False, routing: str = BALANCED) -> None:
+    def __init__(self, inverted: frozenset[str] = frozenset(), least: bool = False, routing: str = BALANCED) -> None:
         self.inverted = inverted
         self.routing = routing
         """``BALANCED``, ``CROWDED``, or "" if routers' choices are not assumed: each expert may get all tokens."""
@@ -351,7 +340,7 @@ class AssumedValues:
         """Whether sizes that depend on values are assumed empty rather than at their maximum."""
         self.sizes = False
         """Whether any size depended on values."""
-        self.times: dict[Site, int] = {}
+        self.times: dict[str, int] = {}
         """How often each site has asked, in the order in which they last asked."""
         self.operators = 0
         """How many operators have run, and requests without an operator been asked."""
@@ -362,10 +351,10 @@ class AssumedValues:
         self.sizes = False
         self.operators = 0
 
-    def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Site]:
-        """Return a value of a dtype, or whether two tensors are equal, and the site that asks."""
+    def value(self, tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, str]:
+        """Return a value of a dtype, or whether two tensors are equal, and the site that asks: a line of code."""
         frame = _caller(*_BETWEEN)
-        site = Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        site = f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
         number = self.times.pop(site, 0)
         self.times[site] = number + 1
         self.operators += 1

@@ -136,7 +136,7 @@ OF_ROWS = frozenset(
 """Operators on sparse tensors, such as embedding gradients: the number of rows after coalescing is not modelled."""
 
 UNMODELLED: dict[str, frozenset[str]] = {
-    "cpu": OF_ROWS | {"aten::linalg_matrix_exp"},
+    "cpu": OF_ROWS | {"aten::linalg_matrix_exp", "aten::masked_scatter_backward", "aten::nonzero_static"},
     "cuda": OF_ROWS,
 }
 """Operators known to use scratch memory but without a rule, or on the CPU as their values say: they are named."""

@@ -45,7 +45,7 @@ MORE = """
     _prelu_kernel _standard_gamma_grad celu elu floor_divide gelu hardshrink hardsigmoid hardswish hardtanh
     leaky_relu mish softplus softshrink square threshold true_divide __and__ __or__ __xor__ elu_backward
     hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward mish_backward
-    softplus_backward threshold_backward
+    softplus_backward threshold_backward native_dropout_backward
 """
 """Element-wise operators of common models that some release does not tag as pointwise, or composes of others."""
 INPUT_FIRST = {"aten::threshold_backward", "aten::leaky_relu_backward"}
@@ -137,13 +137,6 @@ def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Out:
     """The input's gradient, row-major."""
     sure(grad.dtype is x.dtype and x.dtype in FLOATS and grad.dim() == x.dim() and x.numel())
     return fresh(x.shape, x.dtype)
-
-
-@rule("native_dropout_backward")
-def dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Out:
-    """The input's gradient, in the layout of the iterator over gradient and mask."""
-    sure(grad.dtype in FLOATS and mask.dtype is torch.bool and grad.shape == mask.shape)
-    return grad.shape, layout(grad.shape, (grad, mask)), grad.dtype
 
 
 KEEPING = (
@@ -250,28 +243,13 @@ NONE = 0
 """A loss per element; other reductions give one number."""
 
 
-def _fits_classes(x: Tensor, target: Tensor, weight: Tensor | None) -> bool:
-    """Whether targets and weights fit scores whose second axis, or only one, is the classes'."""
-    axis = min(x.dim() - 1, 1)
-    fits = x.dim() in (1, 2, 4) and x.numel() and target.shape == (*x.shape[:axis], *x.shape[axis + 1 :])
-    return bool(fits) and (weight is None or weight.shape == (x.shape[axis],))
-
-
 @rule("nll_loss_forward", "nll_loss2d_forward")
 def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int) -> Outs:
-    """The loss and the total weight."""
-    sure(_fits_classes(x, target, weight))
+    """The loss and the total weight; the second axis of the scores, or their only one, is the classes'."""
+    axis = min(x.dim() - 1, 1)
+    sure(x.dim() in (1, 2, 4) and x.numel() and target.shape == (*x.shape[:axis], *x.shape[axis + 1 :]))
+    sure(weight is None or weight.shape == (x.shape[axis],))
     return [fresh(target.shape if reduction == NONE else (), None), fresh((), None)]
-
-
-@rule("nll_loss_backward", "nll_loss2d_backward")
-def nll_loss_backward(
-    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int, total: Tensor
-) -> Out:
-    """The gradient of the scores, all row-major."""
-    sure(_fits_classes(x, target, weight) and x.is_contiguous() and not total.dim())
-    sure(grad.shape == (target.shape if reduction == NONE else ()))
-    return fresh(x.shape, None)
 
 
 @rule("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
