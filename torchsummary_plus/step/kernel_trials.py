@@ -283,7 +283,7 @@ def _in_turn(func: OpOverload, call: Call) -> Timeline | None:
         kwargs = {name: part(value, place) for name, value in call.kwargs.items()}
         one = Call(tuple(part(value, place) for value in call.args), kwargs, part(call.out, place))
         of_one = _known(func, one, _COURSES)
-        if of_one is None :
+        if of_one is None:
             return None
         for step in of_one:
             if isinstance(step, Result):
