@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="write the table")
     options = parser.parse_args()
     if options.cudnn is not None:
-        backend.override.append(options.cudnn)
+        backend.cudnn_path = lambda: options.cudnn
     if options.ask:
         record(*((ANSWERS, CARDS) if options.cudnn is None else (OLD_ANSWERS, OLD_CARDS)))
     if options.trials:

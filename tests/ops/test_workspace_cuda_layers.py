@@ -56,8 +56,10 @@ def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int,
 )
 def test_packed_sequences_need_no_copies_in_cudnn(settings: Any, infers: int, trains: int, reserve: int) -> None:
     """As cuDNN 9.20 printed them for sequences of 9, 7, 3 and 2 steps of 40 numbers in fp32."""
-    run = Recurrence(meta(21, 40), *settings, [4, 4, 3, 2, 2, 2, 2, 1, 1])
-    assert (run.workspace_bytes(False), run.workspace_bytes(True), run.reserve_bytes) == (infers, trains, reserve)
+    *layers, dropout, both = settings
+    for is_trained, nbytes in ((False, infers), (True, trains)):
+        run = Recurrence(meta(21, 40), *layers, False, dropout, is_trained, both, [4, 4, 3, 2, 2, 2, 2, 1, 1])
+        assert (run.workspace_bytes, run.reserve_bytes) == (nbytes, reserve)
 
 
 @pytest.mark.parametrize("has_cudnn", [True, False])

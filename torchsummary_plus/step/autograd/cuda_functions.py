@@ -252,9 +252,7 @@ class CudnnRNN(torch.autograd.Function):
         output, hy, cy, reserve, flat = aten._cudnn_rnn(x, weights, stride, empty, hx, cx, *settings, None)
         ctx.save_for_backward(x, hx, cx, output, reserve, flat, *weights)
         ctx.set_materialize_grads(False)
-        mode, hidden, projected, layers, _, dropout, _, bidirectional, sizes = settings
-        run = Recurrence(x, mode, hidden, projected, layers, dropout, bidirectional, sizes)
-        ctx.nbytes = run.workspace_bytes(train=True)
+        ctx.nbytes = Recurrence(x, *settings).workspace_bytes
         return output, hy, cy
 
     @staticmethod

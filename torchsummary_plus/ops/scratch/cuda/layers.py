@@ -246,10 +246,11 @@ class Recurrence:
     """
 
     def __init__(
-        self, x: Any, mode: int, hidden: int, projected: int, layers: int, dropout: float, bidirectional: bool,
-        sizes: Any,
+        self, x: Any, mode: int, hidden: int, projected: int, layers: int, batch_first: bool, dropout: float,
+        trains: bool, bidirectional: bool, sizes: Any,
     ) -> None:  # fmt: skip
-        self.mode, self.hidden, self.projected, self.layers, self.dropout = mode, hidden, projected, layers, dropout
+        self.mode, self.hidden, self.projected, self.layers = mode, hidden, projected, layers
+        self.trains, self.dropout = trains, dropout if trains else 0.0
         self.packed, self.directions = bool(sizes), 2 if bidirectional else 1
         self.width: int = x.shape[-1]
         self.item: int = x.element_size()
@@ -271,7 +272,8 @@ class Recurrence:
             bits = self.total * (self.layers - 1) * self.output_width * self.directions**2 // 8
         return self.total * self.directions * (per_step * self.layers + between) * self.item + bits + STATE
 
-    def workspace_bytes(self, train: bool) -> int:
+    @property
+    def workspace_bytes(self) -> int:
         """What a kernel works in: the larger of the forward's and the backward's needs in training."""
         states = 2 * (self.output_width + self.hidden if self.mode == LSTM else self.output_width)
         rows = self.width + self.directions * self.output_width
@@ -280,7 +282,7 @@ class Recurrence:
         gates = GATES[self.mode] * self.hidden
         widths = [self.width, *(self.output_width * self.directions,) * (self.layers - 1)]
         matrices = sum(gates * (each + self.output_width) + self.hidden * self.projected for each in widths)
-        buffers = max(self._forward + copied, self._backward + 2 * copied if train else 0)
+        buffers = max(self._forward + copied, self._backward + 2 * copied if self.trains else 0)
         lengths = 0 if self.packed else round_up(8 * self.sequences, 32)
         each = PER_LAYER * self.layers * self.directions
         return each + (self.directions * matrices + buffers) * self.item + STATE + lengths
@@ -312,19 +314,13 @@ class Recurrence:
         return self.total * (widest + extra) + together * hidden + self.sequences * self.layers * states
 
 
-def _run(
-    x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, mode: int, hidden: int, proj: int, layers: int,
-    batch_first: bool, dropout: float, train: bool, bidirectional: bool, sizes: Any = (), *_: Any,
-) -> tuple[Recurrence, bool]:  # fmt: skip
-    """Return the layers of a call of ``aten::_cudnn_rnn``, and whether they train; dropout is of training alone."""
-    return Recurrence(x, mode, hidden, proj, layers, dropout if train else 0.0, bidirectional, sizes), train
-
-
 @reserve("cuda", "aten::_cudnn_rnn", band=0.1)
-def cudnn_rnn(out: Any, *call: Any) -> tuple[int | None, ...]:
+def cudnn_rnn(
+    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, *settings: Any
+) -> tuple[int | None, ...]:
     """cuDNN's reserve for the backward."""
-    run, trains = _run(*call)
-    return None, None, None, run.reserve_bytes if trains else 0, None
+    run = Recurrence(x, *settings[:-1])
+    return None, None, None, run.reserve_bytes if run.trains else 0, None
 
 
 STATES_PER_THREAD = 24
@@ -332,10 +328,11 @@ STATES_PER_THREAD = 24
 
 
 @scratch("cuda", "aten::_cudnn_rnn", band=GUESS)
-def cudnn_rnn_scratch(chip: Chip, out: Any, x: Any, *call: Any) -> Timeline:
+def cudnn_rnn_scratch(
+    chip: Chip, out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, *settings: Any
+) -> Timeline:
     """A copy of a non-contiguous input, the workspace, and the random states of dropout, which torch keeps."""
-    run, trains = _run(x, *call)
-    workspace = Alloc(run.workspace_bytes(trains), GUESS)
+    run = Recurrence(x, *settings[:-1])
     states = Handle("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD)
     kept = (states,) if run.dropout else ()
-    return (*copies(x), Result(0), Result(1), Result(2), Result(4), workspace, Result(3), *kept)
+    return (*copies(x), Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes, GUESS), Result(3), *kept)

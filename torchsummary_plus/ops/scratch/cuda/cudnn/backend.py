@@ -123,15 +123,12 @@ class CudnnError(Exception):
     """cuDNN is missing or gives no answer."""
 
 
-override: list[Path] = []
-"""The path of the cuDNN library, in a process without torch (:mod:`.worker`), which imports nothing of the package."""
-
-
 @cache
 def cudnn_path() -> Path | None:
-    """Return the cuDNN library of the imported torch, from NVIDIA's package or torch's own; None if there is none."""
-    if override:
-        return override[0]
+    """Return the cuDNN library of the imported torch, from NVIDIA's package or torch's own; None if there is none.
+
+    :mod:`.worker`, in whose process there is no torch, replaces this function.
+    """
     import torch
 
     if torch.version.cuda is None:
