@@ -21,7 +21,7 @@ from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
 from torchsummary_plus.live.cuda_calls import capability_of
 from torchsummary_plus.memory.estimate import log_fits
 from torchsummary_plus.memory.gpus import context_range
-from torchsummary_plus.ops.scratch.cuda.cudnn import queries, worker
+from torchsummary_plus.ops.scratch.cuda.cudnn import backend, queries
 from torchsummary_plus.ops.scratch.cuda.cudnn.backend import (
     DOWN_CONVERT,
     INSTANT,
@@ -76,8 +76,8 @@ def test_engines_that_need_a_driver_are_offered_in_a_process_with_stand_ins() ->
 
 def test_the_workers_code_needs_no_torch() -> None:
     """Importing torch there would load CUDA's real libraries beside the stand-ins, which ends the subprocess."""
-    code = "import sys; sys.modules['torch'] = None; sys.path.append(sys.argv[1]); import backend, worker"
-    subprocess.run([sys.executable, "-I", "-c", code, str(queries.SCRIPT.parent)], check=True)
+    code = "import sys, runpy; sys.modules['torch'] = None; runpy.run_path(sys.argv[1])"
+    subprocess.run([sys.executable, "-I", "-c", code, backend.__file__], check=True)
 
 
 @needs_cudnn
@@ -119,10 +119,10 @@ def test_a_subprocess_answers_until_it_exits(monkeypatch: pytest.MonkeyPatch) ->
         ask(ONE_BY_ONE, "", 0, frozenset())
 
 
-@pytest.mark.skipif(not worker.is_possible(), reason="no ELF for this platform")
+@pytest.mark.skipif(not backend.is_possible(), reason="no ELF for this platform")
 def test_a_shared_library_without_code_calls_python() -> None:
     answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda number: number + 1)
-    worker.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
+    backend.load("libof_a_test.so.7", {"one_more": answer, "as_well": answer})
     result = ctypes.CDLL("libof_a_test.so.7")
     assert result.one_more(41) == 42 and result.as_well(1) == 2
 

@@ -33,7 +33,6 @@ from .....live.cuda_calls import capability_of, driver_figures
 from ....backends import allows_tf32
 from . import backend
 from .backend import CudnnError, Question, cudnn_library, missing_kernels, version_text, workspaces
-from .worker import is_possible
 
 CLUSTERS = (9, 0)
 """The first compute capability with thread-block clusters."""
@@ -200,8 +199,6 @@ def device_text(card: Card) -> str:
 
 # A subprocess, where stand-ins for CUDA's libraries let cuDNN offer the engines that need a driver
 
-SCRIPT = Path(__file__).with_name("worker.py")
-
 
 def workspaces_of_worker(
     question: Question, device: str, mode: int, refused: frozenset[int], every: bool = False
@@ -230,13 +227,13 @@ def worker_of(process: int, device: str) -> tuple[subprocess.Popen[str], Lock] |
     another major one.
     """
     cudnn, pipe = backend.cudnn_path(), subprocess.PIPE
-    if cudnn is None or not sys.executable or not is_possible():
+    if cudnn is None or not sys.executable or not backend.is_possible():
         return None
     try:
         number, cuda = cudnn_library().cudnnGetCudartVersion(), torch.version.cuda or ""
         major, minor = number // 1000, number % 1000 // 10
         version = cuda if cuda.startswith(f"{major}.") else f"{major}.{minor}"
-        command = [sys.executable, "-I", str(SCRIPT), str(cudnn), version]
+        command = [sys.executable, "-I", backend.__file__, str(cudnn), version]
         worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
     except (OSError, CudnnError):
         return None
