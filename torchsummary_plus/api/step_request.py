@@ -32,7 +32,7 @@ from ..step.deep_steps import log_of_few_layers
 from ..step.fake_steps import Draws, Task, record
 from ..step.generation import SKIPPED, as_choice, generation_step, skips_tokens
 from ..step.real_steps import in_wide_bands
-from ..step.step_copy import Step
+from ..step.runner import Step
 from ..step.training import as_loss
 from ..table.attempts import read
 from ..table.forward import Frame, Listener

@@ -34,7 +34,7 @@ from ..step.autograd.cuda_engine import ACCUMULATES, nodes_of, reached
 from ..step.compiling import has_compiled
 from ..step.fake_steps import Task, record_once
 from ..step.ledger import Ledger
-from ..step.step_copy import Surroundings, with_loss
+from ..step.runner import Surroundings, with_loss
 from ..table.attempts import NeedsIntegerError
 from ..table.environments import set_mode
 from ..table.forward import Pass, deep_stack, module_of

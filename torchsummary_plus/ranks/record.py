@@ -27,7 +27,7 @@ from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
 from ..step.deep_steps import FEWEST, Cut, NotRepeatingError, grown, takes_all_layers_alike
 from ..step.fake_steps import follow_meta_storages, resizing_watched
-from ..step.step_copy import Step, StepCopy
+from ..step.runner import Step, StepCopy
 from ..step.training import fakes_in_foreach, optimizer_maker
 from ..table.attempts import Embeddings, NeedsIntegerError, eager
 from ..table.environments import set_mode

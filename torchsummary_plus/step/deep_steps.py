@@ -30,7 +30,7 @@ from ..live.structures import inner_names, is_wrapper
 from ..table.modules import CONTAINERS, ModuleTree
 from ..trace.values import OUTSIDE
 from .fake_steps import Task, record
-from .step_copy import Step
+from .runner import Step
 
 
 class NotRepeatingError(Exception):

@@ -53,8 +53,7 @@ from .real_steps import (
     measured_step,
     run_for_real,
 )
-from .runner import Steps
-from .step_copy import Step, StepCopy, Surroundings, with_loss
+from .runner import Step, StepCopy, Steps, Surroundings, with_loss
 from .training import fakes_in_foreach
 
 OTHER_SEEDS = 7_919, 104_729

@@ -28,7 +28,7 @@ from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import NUMBER_BYTES, tensors_of
 from ..trace.values import OUTSIDE
 from ..watch.recording import Recording
-from .step_copy import PriorTensor
+from .runner import PriorTensor
 from .workspace import WRITE, Workspaces
 
 GATHERED = "aten::cat"

@@ -72,8 +72,7 @@ from ..watch.profiled import (
 )
 from ..watch.recording import Account
 from .compiling import compiled_for_torch
-from .runner import Steps
-from .step_copy import PriorTensor, Step, StepCopy, Surroundings, reachable_from
+from .runner import PriorTensor, Step, StepCopy, Steps, Surroundings, reachable_from
 from .workspace import LARGEST_LASTING
 
 WARM_UP, TIMED = 3, 7
