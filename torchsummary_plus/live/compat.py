@@ -370,9 +370,9 @@ def is_cast_inside(device: str) -> bool:
 
 
 @contextmanager
-def autocast_inside(device: str) -> Iterator[None]:
-    """Run a kernel under the autocast that its operator was called under, inside a dispatch mode."""
-    is_on, outer = is_cast_inside(device), torch.is_autocast_enabled(device)
+def autocast_set(device: str, is_on: bool) -> Iterator[None]:
+    """Switch autocast for a kind of device on or off."""
+    outer = torch.is_autocast_enabled(device)
     torch.set_autocast_enabled(device, is_on)
     try:
         yield

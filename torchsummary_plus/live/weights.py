@@ -128,8 +128,7 @@ def offloading(module: nn.Module) -> Any:
 def execution_device(modules: Sequence[nn.Module]) -> torch.device | None:
     """Return the device on which the first offloaded module runs; None if no module is offloaded."""
     for module in modules:
-        hook = offloading(module) if HOOK in vars(module) else None
-        device = getattr(hook, "execution_device", None)
+        device = getattr(offloading(module), "execution_device", None)
         if device is not None:
             return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     return None
@@ -228,19 +227,12 @@ def _scripted(module: nn.Module) -> dict[str, Any]:
     return {} if kind is None else {name: script._c.getattr(name) for name in kind.get_attributes()}
 
 
-_CONSTANTS = ("prim::Constant", "prim::ConstantMKLDNNTensor")
-
-
 def graph_constants(module: nn.Module) -> list[Tensor]:
     """Return the constant tensors in a scripted module's graphs, such as all weights of a frozen one."""
-    nodes = [node for method in _methods(module) for kind in _CONSTANTS for node in method.graph.findAllNodes(kind)]
-    value_kinds = ({name: node.kindOf(name) for name in node.attributeNames()}.get("value") for node in nodes)
-    readers: dict[Any, Callable[[Any], Any]] = {
-        "t": lambda node: node.t("value"),
-        "ts": lambda node: node.ts("value"),
-        "ival": lambda node: node.output().toIValue(),
-    }
-    return all_tensors([readers[kind](node) for node, kind in zip(nodes, value_kinds) if kind in readers])
+    graphs = [method.graph for method in _methods(module)]
+    values = [node.output().toIValue() for graph in graphs for node in graph.findAllNodes("prim::Constant")]
+    of_onednn = [node.t("value") for graph in graphs for node in graph.findAllNodes("prim::ConstantMKLDNNTensor")]
+    return all_tensors([*values, *of_onednn])
 
 
 def calls_in_script(module: nn.Module, operator: str) -> bool:
@@ -326,15 +318,15 @@ def packed_blocks(modules: Iterable[nn.Module]) -> tuple[list[tuple[int, int]], 
         return [], 0, 0
     with compat.no_modes(), compat.no_function():
         blocks = [(compat.onednn_bytes(constant), index) for constant, index in constants if constant.is_mkldnn]
-        stored = sum(nbytes for nbytes, _ in blocks)
+        held = sum(nbytes for nbytes, _ in blocks)
         unreadable = sum(opened(packed) is None for packed, _ in objects)
         for packed, index in objects:
             tensors, again = list(unpacked(packed)), unpacked(packed)
-            stored += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            held += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             first, same = ({storage.data_ptr(): storage for storage in _storages(part)} for part in (tensors, again))
             own = (storage.nbytes() for at, storage in same.items() if at in first and storage.resizable())
             blocks += [(nbytes, index) for nbytes in (*filter(None, own), *_copy_bytes(packed))]
-    return blocks, max(0, stored - sum(nbytes for nbytes, _ in blocks)), unreadable
+    return blocks, max(0, held - sum(nbytes for nbytes, _ in blocks)), unreadable
 
 
 def _storages(tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:

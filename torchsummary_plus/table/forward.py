@@ -216,19 +216,12 @@ class Pass(compat.DispatchMode):
                     return within(*args, **kwargs)
             return self._run(func, args, kwargs)
 
-    @contextmanager
-    def _autocast_inside(self, func: OpOverload) -> Iterator[None]:
+    def _autocast_inside(self, func: OpOverload) -> AbstractContextManager[None]:
         """Let autocast cast the operators inside an operator, unless it cast that one; in a mode it is off."""
         kind = self.state.autocasts
-        if not kind or compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
-            with self.state.override(autocasts=""):
-                yield
-            return
-        torch.set_autocast_enabled(kind, True)
-        try:
-            yield
-        finally:
-            torch.set_autocast_enabled(kind, False)
+        if kind and not compat.has_kernel(func.name(), f"Autocast{kind.upper()}"):
+            return compat.autocast_set(kind, True)
+        return self.state.override(autocasts="")
 
     def _is_below_autograd(self, args: tuple[Any, ...]) -> bool:
         """Whether tensor classes, kernels or inference mode skip the layer that decomposes composite operators."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -145,12 +145,7 @@ def _shown_above(report: Report, depth: int | None) -> list[int]:
 
 def _with_rows_below(report: Report, top: Row) -> list[Row]:
     """Return a row and all rows inside it."""
-    below = {top.index: top}
-    for row in report.rows[top.index + 1 :]:
-        if row.parent not in below:
-            break
-        below[row.index] = row
-    return list(below.values())
+    return [top, *takewhile(lambda row: row.depth > top.depth, report.rows[top.index + 1 :])]
 
 
 def _path_names(rows: Sequence[Row]) -> dict[int, str]:
@@ -303,13 +298,8 @@ def _chosen(lines: Sequence[Line], patterns: Iterable[str]) -> list[Line]:
 
 def _matching(lines: Sequence[Line], pattern: str) -> list[int]:
     """Return the positions of lines whose type, path, last name or label matches a pattern."""
-    return [
-        place
-        for place, line in enumerate(lines)
-        if any(
-            fnmatchcase(name, pattern) for name in (line.row.class_name, line.row.path, line.row.var_name, line.label)
-        )
-    ]
+    names = [(line.row.class_name, line.row.path, line.row.var_name, line.label) for line in lines]
+    return [place for place, own in enumerate(names) if any(fnmatchcase(name, pattern) for name in own)]
 
 
 def _range(lines: Sequence[Line], text: str) -> list[int]:
@@ -324,23 +314,20 @@ def _range(lines: Sequence[Line], text: str) -> list[int]:
 
 def _with_parents(lines: Sequence[Line], chosen: Sequence[Line]) -> list[Line]:
     """Return the chosen lines and every line above one, in order."""
-    above = {line.row.index: line.row.parent for line in lines}
-    with_parents: set[int] = set()
-    for line in chosen:
-        index: int | None = line.row.index
-        while index is not None and index not in with_parents:
-            with_parents.add(index)
-            index = above.get(index)
-    return [line for line in lines if line.row.index in with_parents]
+    kept: set[int | None] = {line.row.index for line in chosen}
+    for line in reversed(lines):  # Rows inside another follow it.
+        if line.row.index in kept:
+            kept.add(line.row.parent)
+    return [line for line in lines if line.row.index in kept]
 
 
 def _numbered(lines: Sequence[Line]) -> list[Line]:
     """Return the lines with torchinfo's "depth-number" after each name."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     numbered = []
     for line in lines:
         depth = line.row.depth
-        counts[depth] = counts.get(depth, 0) + 1
+        counts[depth] += 1
         numbered.append(replace(line, label=f"{line.label}: {depth}-{counts[depth]}" if depth else line.label))
     return numbered
 

@@ -463,9 +463,8 @@ def is_tree(rows: Sequence[Row]) -> bool:
     """Return whether rows are a tree in pre-order, as their parents and depths say."""
     around: list[int | None] = [None]
     for place, row in enumerate(rows):
-        while around and around[-1] != row.parent:
-            around.pop()
-        if row.index != place or not around or row.depth != len(around) - 1 or (row.parent is None) != (place == 0):
+        is_below = bool(place) <= row.depth < len(around) and row.parent == around[row.depth]
+        if row.index != place or not is_below:
             return False
-        around.append(place)
+        around[row.depth + 1 :] = [place]
     return True

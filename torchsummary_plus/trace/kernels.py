@@ -596,7 +596,10 @@ def run_really(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the operator itself: the kernel of a real pass. Autocast reaches the inside of other libraries' kernels."""
     if getattr(func, "namespace", "aten") == "aten":
         return called(func, args, kwargs)
-    with compat.autocast_inside("cpu"), compat.autocast_inside("cuda"):
+    with (
+        compat.autocast_set("cpu", compat.is_cast_inside("cpu")),
+        compat.autocast_set("cuda", compat.is_cast_inside("cuda")),
+    ):
         return func(*args, **kwargs)
 
 
