@@ -50,8 +50,9 @@ class RankLedger(Ledger):
         self.doubts.clear()
         self.workspaces.forget()
 
-    def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
-        return super()._number(nbytes, owner, kind or self.new_kind, band)
+    def allocate(self, nbytes: int, owner: int, kind: str | None = None, band: float = 0.0) -> int:
+        """Record a new storage."""
+        return super().allocate(nbytes, owner, kind or self.new_kind, band)
 
 
 @contextmanager

@@ -167,10 +167,8 @@ class Ledger(Recording):
 
     def was_there(self, nbytes: int, kind: str, owner: int) -> int:
         """Record bytes held since before the steps, and return their number."""
-        number = self._number(nbytes, owner, kind)
+        number = self.allocate(nbytes, owner, kind)
         self.early.add(number)
-        if nbytes:
-            self.event(number, nbytes)
         return number
 
     def resized(self, storage: torch.UntypedStorage) -> None:
@@ -182,10 +180,7 @@ class Ledger(Recording):
             return
         number = self.live[storage._cdata]
         entry = self.storages[number]
-        new = self._number(nbytes, entry.owner, entry.kind)
-        self.watch(storage, new)
-        if nbytes:
-            self.event(new, nbytes)
+        self.watch(storage, self.allocate(nbytes, entry.owner, entry.kind))
         if entry.nbytes:
             self.event(number, 0)
 
@@ -305,7 +300,7 @@ class Ledger(Recording):
             elif isinstance(step, Alloc):
                 is_saved, saved = step.nbytes == saved, 0 if step.nbytes == saved else saved
                 is_new, band_here = bool(step.nbytes) and not is_saved, max(error, step.band)
-                number = self._allocate(step.nbytes, owner, band_here) if is_new else None
+                number = self.allocate(step.nbytes, owner, "workspace", band_here) if is_new else None
                 if number is not None and (step.lesser or step.empties):
                     self.change(number, lesser=step.lesser, empties=step.empties)
                 buffers.append(number)
@@ -314,16 +309,10 @@ class Ledger(Recording):
                 if number is not None:
                     self.event(number, 0)
             elif step.nbytes:  # Kept by a handle.
-                self._allocate(step.nbytes, owner)
+                self.allocate(step.nbytes, owner, "workspace")
         for number in buffers:
             if number is not None:
                 self.event(number, 0)
-
-    def _allocate(self, nbytes: int, owner: int, band: float = 0.0) -> int:
-        """Record memory of a kernel, and return its number."""
-        number = self._number(nbytes, owner, "workspace", band)
-        self.event(number, nbytes)
-        return number
 
     def _record_result(self, tensor: torch.Tensor, nbytes: int | None, owner: int, band: float) -> None:
         if self.is_here(tensor):
@@ -345,23 +334,25 @@ class Ledger(Recording):
             self.gpus.add(place.index)
         return tensor.layout is torch.strided and is_here and not tensor._is_zerotensor()
 
-    def _number(self, nbytes: int, owner: int, kind: str | None, band: float = 0.0) -> int:
+    def allocate(self, nbytes: int, owner: int, kind: str | None = None, band: float = 0.0) -> int:
+        """Record a new storage, and its allocation unless it is empty; return its number."""
         band = max(band, self.node_band)
         assumed = self.assuming is not None and self.phase == "optimizer"
         if assumed and self.moments[-1].operator == GATHERED:
             band = max(band, self.assuming or 0.0)
         self.storages.append(StorageSpec(nbytes, kind, owner, band=band, assumed=assumed))
         self.streams.append(self._stream())
-        return len(self.storages) - 1
+        number = len(self.storages) - 1
+        if nbytes:
+            self.event(number, nbytes)
+        return number
 
     def _record(
         self, storage: torch.UntypedStorage, owner: int, true_bytes: int | None = None, band: float = 0.0
     ) -> int:
-        nbytes = storage.nbytes() if true_bytes is None else true_bytes
-        number = self._number(nbytes, owner, None, 0.0 if true_bytes is None else band)
+        nbytes, band = (storage.nbytes(), 0.0) if true_bytes is None else (true_bytes, band)
+        number = self.allocate(nbytes, owner, band=band)
         self.watch(storage, number)
-        if nbytes:
-            self.event(number, nbytes)
         return number
 
     def watch(self, storage: torch.UntypedStorage, number: int) -> None:
