@@ -263,12 +263,6 @@ def without(log: MemoryLog, storages: Collection[int]) -> MemoryLog:
     return replace(log, events=events, calls=(), doubts=())
 
 
-def without_optimizer(log: MemoryLog) -> MemoryLog:
-    """Return a log without the allocations of optimizer steps, as if all steps were skipped."""
-    stepped = {number for moment, number, nbytes in log.events if nbytes and log.moments[moment].phase == "optimizer"}
-    return without(log, stepped)
-
-
 @dataclass(frozen=True, slots=True)
 class StepInfo:
     """The step of an estimate, in words: the device's name, batch size, mode and other options.
@@ -352,13 +346,12 @@ class RowMemory:
         return bool(self.saved_bytes or self.grad_bytes or self.optimizer_bytes)
 
     def __add__(self, other: RowMemory) -> RowMemory:
-        return RowMemory(
-            self.saved_bytes + other.saved_bytes,
-            self.grad_bytes + other.grad_bytes,
-            self.optimizer_bytes + other.optimizer_bytes,
-            self.peak_bytes,
-            self.shards,
-            other.seconds if self.seconds is None else self.seconds + (other.seconds or 0.0),
+        return replace(
+            self,
+            saved_bytes=self.saved_bytes + other.saved_bytes,
+            grad_bytes=self.grad_bytes + other.grad_bytes,
+            optimizer_bytes=self.optimizer_bytes + other.optimizer_bytes,
+            seconds=other.seconds if self.seconds is None else self.seconds + (other.seconds or 0.0),
         )
 
 

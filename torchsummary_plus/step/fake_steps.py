@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..data.capability import Capability
 from ..data.errors import ForwardError, StepError, SummaryError
-from ..data.memory_records import IDLE_SCALER, UNREGISTERED, MemoryLog, highest, without_optimizer
+from ..data.memory_records import IDLE_SCALER, UNREGISTERED, MemoryLog, highest, without
 from ..live.compat import import_for_optimizers, import_for_steps, replaced
 from ..live.cuda_calls import cuda_as_cpu
 from ..live.fakes import CPU, EXPORTS, DataDependentError, standing_in_for
@@ -281,7 +281,9 @@ def record_once(task: Task) -> MemoryLog:
         if steps.tree.size() != size:
             log = replace(log, assumptions=(*log.assumptions, UNREGISTERED))
         if any(how is NO_OVERFLOW for _, _, how in answers.notes):
-            log = replace(log, others=(without_optimizer(log),))
+            moments = log.moments
+            stepped = {n for moment, n, nbytes in log.events if nbytes and moments[moment].phase == "optimizer"}
+            log = replace(log, others=(without(log, stepped),))  # As if all of the optimizer's steps were skipped.
         return replace(
             log,
             mult_adds=tuple(work.mult_adds.items()),

@@ -65,7 +65,6 @@ from ..watch.profiled import (
     QuietProfile,
     alone,
     changes,
-    freed,
     storages,
     with_history,
     with_unseen_frees,
@@ -183,8 +182,6 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
         quiet = QuietProfile(device.type, bool(if_used))
         with history, nullcontext() if collects else no_collection(), quiet as done, alone():
             steps.run(args, kwargs)
-            if not collects:
-                marks.collect()
     except (InputError, UnsupportedError):
         raise
     except Exception as error:
@@ -192,7 +189,7 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
             raise forward_error(error, steps.watch.tree) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     changed, received = changes(done, device.type)
-    unused = if_used - received.union(freed(changed))
+    unused = if_used - received - marks.released
     before = [(at, nbytes, history.blocks.get(at, nbytes)) for at, nbytes in existing.items() if at not in unused]
     events = iter(with_history(changed, history.happened))
     reader = ProfileReader(before)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -36,10 +36,7 @@ from .recording import Account, Recording
 SIGN = "torchsummary_plus "
 
 STOP = "stop"
-"""Name of the mark that ends the steps."""
-
-COLLECT = "collect"
-"""Name of the mark before a collection of the garbage that the steps left."""
+"""Name of the marks at the end of the steps and of the collection that follows."""
 
 
 class Marks(Account):
@@ -53,6 +50,8 @@ class Marks(Account):
         self.device = device
         self.followed: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         """Earlier storages by address."""
+        self.released: set[int] = set()
+        """The addresses of earlier storages that the steps released."""
         self.in_threads: set[int] = set()
         """Modules called in threads that the model starts; the profiler records none of their operators."""
 
@@ -69,7 +68,11 @@ class Marks(Account):
     def follow(self, tensors: Iterable[torch.Tensor]) -> None:
         """Mark the release of existing storages; a profiler reports it only for those it saw allocated."""
         for address, storage in storages(tensors, self.device).items():
-            self.followed[address] = weakref.ref(storage, partial(_freed, address))
+            self.followed[address] = weakref.ref(storage, partial(self._release, address))
+
+    def _release(self, address: int, _: object) -> None:
+        self.released.add(address)
+        write("free", address)
 
     def _note_resized(self) -> None:
         """Mark the old and new addresses of earlier storages that an operator resized."""
@@ -80,16 +83,15 @@ class Marks(Account):
         ]
         for address, present in resized:
             del self.followed[address]
+            self.released.add(address)
             write("resized", address, present)
 
     def stop(self) -> None:
-        """Mark the end of the steps."""
+        """Mark the end of the steps, and that of a collection of the garbage that they left."""
+        self.followed.clear()
         write(STOP)
-
-    def collect(self) -> None:
-        """Mark that only frees of reference cycles follow, and free them."""
-        write(COLLECT)
         gc.collect()
+        write(STOP)
 
     def begin(self, frame: Frame) -> None:
         """Mark the beginning of a module's call."""
@@ -111,19 +113,6 @@ def write(*mark: Any) -> None:
     """Write a mark among the profiler's events."""
     with torch.profiler.record_function(SIGN + json.dumps(mark)):
         pass
-
-
-def _freed(address: int, _: object) -> None:
-    write("free", address)
-
-
-def read(name: str) -> list[Any] | None:
-    """Return the mark in an event's name; None for other events.
-
-    >>> read(SIGN + '["enter", "forward", 0]')
-    ['enter', 'forward', 0]
-    """
-    return json.loads(name[len(SIGN) :]) if name.startswith(SIGN) else None
 
 
 def storages(tensors: Iterable[torch.Tensor], device: torch.device) -> dict[int, torch.UntypedStorage]:
@@ -174,9 +163,9 @@ def changes(profile: QuietProfile, device: str) -> tuple[list[Change], set[int]]
             if fields.device.type == device:
                 recorded.append(Change(event.start_time_ns, fields.ptr, fields.alloc_size, names, calls, node))
             continue
-        mark = read(event.name)
-        if mark is not None:
-            recorded.append(Change(event.start_time_ns, 0, 0, names, calls, node, tuple(mark)))
+        if event.name.startswith(SIGN):
+            mark = tuple(json.loads(event.name.removeprefix(SIGN)))
+            recorded.append(Change(event.start_time_ns, 0, 0, names, calls, node, mark))
             continue
         if event.tag == compat.EventType.TorchOp:
             node = fields.sequence_number if event.name.startswith(ENGINE) else node
@@ -187,12 +176,6 @@ def changes(profile: QuietProfile, device: str) -> tuple[list[Change], set[int]]
         inside = (*names, event.name), (*calls, count), node
         waiting.extend((child, *inside) for child in reversed(event.children))
     return sorted(recorded, key=lambda change: change.time_ns), received
-
-
-def freed(changes: Iterable[Change]) -> set[int]:
-    """Return the addresses of earlier storages that the steps released."""
-    marks = (change.mark for change in changes if change.mark)
-    return {mark[1] for mark in takewhile(lambda mark: mark[0] != STOP, marks) if mark[0] in ("free", "resized")}
 
 
 def with_history(changes: Sequence[Change], happened: Happened) -> list[Change]:
@@ -272,10 +255,10 @@ class ProfileReader(Recording):
             else:
                 getattr(self, change.mark[0])(*change.mark[1:])
 
-    def garbage(self, later: Iterator[Change]) -> set[int]:
-        """Return the storages that a collection after the steps frees, from the changes that follow those read."""
-        after = dropwhile(lambda change: change.mark[:1] != (COLLECT,), later)
-        return {self.live[change.address] for change in after if change.nbytes < 0 and change.address in self.live}
+    def garbage(self, later: Iterable[Change]) -> set[int]:
+        """Return the storages that the collection after the steps frees, from the changes that follow those read."""
+        frees = (change.address for change in takewhile(lambda change: not change.mark, later) if change.nbytes < 0)
+        return {self.live[address] for address in frees if address in self.live}
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = (), **fields: Any) -> MemoryLog:
         """Return the recording as plain data, whose bytes are those of blocks."""
