@@ -26,7 +26,7 @@ from ..live.weights import all_stored
 from ..step.autograd.cuda_engine import CudaEngine
 from ..step.compiling import has_compiled
 from ..step.deep_steps import FEWEST, Cut, NotRepeatingError, grown, takes_all_layers_alike
-from ..step.fake_steps import follow_meta_storages, resizing_watched
+from ..step.fake_steps import resizing_watched
 from ..step.runner import Step, StepCopy
 from ..step.training import fakes_in_foreach, optimizer_maker
 from ..table.attempts import Embeddings, NeedsIntegerError, eager
@@ -202,13 +202,13 @@ class Ranked:
     ) -> tuple[nn.Module, Any, Shards]:
         """Return the model, built of fakes, its schedule if any, and its shards; all exist at the start of the log."""
         watch = kernels.watch = RankPass(ModuleTree(nn.Module()), kernels, [ledger], mode_key)
-        follow_meta_storages(kernels, ledger)
+        ledger.follow(kernels)
         kernels.engine = CudaEngine(watch)
         collections = _collections()
         try:
             kernels.building = True
             numbered = NumberedGpus() if mode_key is not None else nullcontext()
-            with parameters_as_fakes(kernels), resizing_watched(kernels, ledger), watch, numbered:
+            with parameters_as_fakes(kernels), resizing_watched(ledger), watch, numbered:
                 built = self.build()
         except SummaryError:
             raise

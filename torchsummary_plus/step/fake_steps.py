@@ -314,7 +314,7 @@ def _prepared(
     moved = task.device.type != original.device().type
     ledger.used_bytes = 0 if moved and on_cuda else None
     work = Work(ledger, task.step.steps)
-    follow_meta_storages(kernels, ledger)
+    ledger.follow(kernels)
     registered = {id(tensor) for tensor in tensors_in(with_loss(original, task.step))}
 
     def own(tensor: Tensor) -> Tensor:
@@ -385,28 +385,14 @@ def _foreign_states() -> bytes:
     return pickle.dumps((random.getstate(), None if numpy_random is None else numpy_random.get_state()))
 
 
-def follow_meta_storages(kernels: StepKernels, ledger: Ledger) -> None:
-    """Connect a ledger to the storages that stand for real ones, and record those that existed before the steps.
-
-    The ledger can then query whether an engine formula or Python code is running.
-    """
-
-    def pair(storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
-        is_here = device.type == ledger.backend
-        ledger.same(storage, meta, is_from_before=is_here and storage._cdata not in kernels.created)
-
-    ledger.standing_for, kernels.meta_storages.on_pair = kernels.meta_storages.of, pair
-    ledger.in_engine = lambda: kernels.watch.state.by_engine
-
-
 @contextmanager
-def resizing_watched(kernels: StepKernels, ledger: Ledger) -> Iterator[None]:
+def resizing_watched(ledger: Ledger) -> Iterator[None]:
     """Record resized storages again, since no operator visible to a mode resizes them."""
     kind: Any = torch.UntypedStorage
     resize = kind.resize_
 
     def watched(storage: torch.UntypedStorage, nbytes: int) -> Any:
-        for target in {id(target): target for target in (storage, kernels.meta_storages.of(storage))}.values():
+        for target in {id(target): target for target in (storage, ledger.kernels.meta_storages.of(storage))}.values():
             resize(target, nbytes)
         ledger.resized(storage)
         return storage
@@ -437,7 +423,7 @@ class RecordedSteps(Steps):
         self._classify_initial_tensors(args, kwargs)
         with ExitStack() as stack:
             stack.enter_context(self._states_named())
-            stack.enter_context(resizing_watched(kernels, ledger))
+            stack.enter_context(resizing_watched(ledger))
             self.copy.give_hooks()
             engine = kernels.engine = CudaEngine(watch)
             stack.callback(engine.release)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import NUMBER_BYTES, tensors_of
 from ..trace.values import OUTSIDE
 from ..watch.recording import Recording
+from .autograd.dispatch import StepKernels
 from .runner import PriorTensor
 from .workspace import WRITE, Workspaces
 
@@ -61,6 +62,8 @@ class Ledger(Recording):
     number counts until the step ends, with an error band, and may not be kept at all.
     """
 
+    kernels: StepKernels
+    """What runs the operators of the pass that is recorded."""
     held = HELD_TO_THE_END
     """The assumption about memory that other streams use too."""
 
@@ -81,10 +84,6 @@ class Ledger(Recording):
         """Numbers that the nodes of writes to views may keep."""
         self._writes_products = False
         """Whether any such number counts."""
-        self.standing_for: Callable[[torch.UntypedStorage], torch.UntypedStorage] = lambda storage: storage
-        """Returns the storage that stands for a real one in the pass, so that both share an entry."""
-        self.in_engine: Callable[[], bool] = lambda: True
-        """Whether a backward runs a node's formula rather than Python code, such as a checkpoint's forward."""
         self.gpus: set[int] = set()
         """The numbers of the GPUs that tensors are on."""
         self.node_band = 0.0
@@ -99,6 +98,11 @@ class Ledger(Recording):
         """The number of active stream contexts when the phase began."""
         if Streams.active is not None:
             Streams.active.follower = self
+
+    def follow(self, kernels: StepKernels) -> None:
+        """Record the pass that these kernels run, and those storages that existed before."""
+        self.kernels = kernels
+        kernels.meta_storages.on_pair = self._pair
 
     def enter(self, phase: str, step: int) -> None:
         """Begin a phase of a step."""
@@ -152,14 +156,15 @@ class Ledger(Recording):
                 number = self.number_of(tensor)
                 self.hold(self._record(self._storage(tensor), owner) if number < 0 else number, kind, owner)
 
-    def same(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, is_from_before: bool) -> None:
-        """Share a storage's entry with its stand-in ``meta``; if it has none, ``is_from_before`` records it first.
+    def _pair(self, storage: torch.UntypedStorage, meta: torch.UntypedStorage, device: torch.device) -> None:
+        """Share a storage's entry with its stand-in ``meta``; if it has none, it is recorded if it existed before.
 
         Memory that is not torch's, such as a numpy array's, is not counted. Storages replaced before the steps are
         recorded when they are held.
         """
         self._followed.pop(storage._cdata, None)
         number = self.live.pop(storage._cdata, -1)
+        is_from_before = device.type == self.backend and storage._cdata not in self.kernels.created
         if number < 0 and (is_from_before or not storage.resizable()) and self.phase != "setup":
             number = self.was_there(storage.nbytes() if storage.resizable() else 0, "buffers", OUTSIDE)
         if number >= 0:
@@ -173,7 +178,7 @@ class Ledger(Recording):
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Record a resized storage's new block, then release its old one."""
-        storage = self.standing_for(storage)
+        storage = self.kernels.meta_storages.of(storage)
         _, before = self._followed.get(storage._cdata, (None, storage.nbytes()))
         nbytes = storage.nbytes()
         if before == nbytes:
@@ -185,7 +190,7 @@ class Ledger(Recording):
             self.event(number, 0)
 
     def _storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
-        return self.standing_for(tensor.untyped_storage())
+        return self.kernels.meta_storages.of(tensor.untyped_storage())
 
     def notice(self, frame: Frame | None, tensor: torch.Tensor, name: str) -> None:
         """Record a tensor that no operator created, under the name of the function that did."""
@@ -234,7 +239,7 @@ class Ledger(Recording):
         on_meta = name.startswith(SHAPES_ONLY)
         sizes = [0] * len(results) if on_meta else [*self.workspaces.reserves(name, args, kwargs, out)]
         sizes += [None] * len(results)
-        by_node = self.phase == "backward" and self.backend == "cpu" and self.in_engine()
+        by_node = self.phase == "backward" and self.backend == "cpu" and self.kernels.watch.state.by_engine
         saved = _saved_bytes(func, args) if by_node else 0
         node = compat.current_node() if self.phase == "backward" else None
         if node is not None:

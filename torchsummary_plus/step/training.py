@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +36,6 @@ from ..live.fakes import Fake
 from ..live.structures import all_tensors, dtype_name, first_tensor
 from ..table.inputs import Sized, as_dtype, as_sized, grown, map_sized
 from ..trace.values import OUTSIDE, ValueSource
-
-if TYPE_CHECKING:
-    from .ledger import Ledger
 
 Make = Callable[[Sequence[int], torch.dtype], Tensor]
 Convert = Callable[[Tensor], Tensor]
@@ -422,7 +419,7 @@ Source: torch/optim/lbfgs.py, ``_strong_wolfe``: ``g_prev`` and both of ``bracke
 
 
 @contextmanager
-def not_converging(optimizer: torch.optim.Optimizer, ledger: Ledger, answers: ValueSource) -> Iterator[None]:
+def not_converging(optimizer: torch.optim.Optimizer, ledger: Any, answers: ValueSource) -> Iterator[None]:
     """Have LBFGS meet no tolerance, and its searches accept the first point.
 
     Only values determine when it stops and how many pairs of steps and gradient changes it keeps, so that its
