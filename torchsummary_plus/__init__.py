@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from .api.loops import FirstStep as FirstStep
     from .api.loops import lightning_callback as lightning_callback
     from .api.loops import trainer_callback as trainer_callback
+    from .api.memory import WhatIf as WhatIf
     from .api.memory import estimate_memory as estimate_memory
     from .api.memory import estimate_time as estimate_time
     from .api.memory import max_batch_size as max_batch_size
     from .api.memory import max_context as max_context
     from .api.memory import measure_memory as measure_memory
+    from .api.memory import what_if as what_if
     from .api.step_request import StepOptions as StepOptions
     from .api.table import graph as graph
     from .api.table import summary as summary
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from .api.tracker import MemTracker as MemTracker
     from .api.weights import WeightsFile as WeightsFile
     from .api.weights import weights as weights
-    from .api.what_if import WhatIf as WhatIf
-    from .api.what_if import what_if as what_if
     from .data.errors import ForwardError as ForwardError
     from .data.errors import InputError as InputError
     from .data.errors import MissingExtraError as MissingExtraError
@@ -54,12 +54,11 @@ _NAMES = {
     "api.configured": "from_config",
     "api.explain": "explain explain_batch",
     "api.loops": "FirstStep lightning_callback trainer_callback",
-    "api.memory": "estimate_memory estimate_time max_batch_size max_context measure_memory",
+    "api.memory": "WhatIf estimate_memory estimate_time max_batch_size max_context measure_memory what_if",
     "api.step_request": "StepOptions",
     "api.table": "graph summary summary_string",
     "api.tracker": "MemTracker",
     "api.weights": "WeightsFile weights",
-    "api.what_if": "WhatIf what_if",
     "data.errors": "ForwardError InputError MissingExtraError StepError SummaryError UnsupportedError",
     "memory.capacity": "BatchSizeLimit ContextLimit",
     "memory.gpus": "NotModelledWarning",
