@@ -12,8 +12,8 @@ from examples.cnn3d import CNN3d
 from tests.render.test_explain import LAYERS
 from tests.render.test_paste import hostile
 from torchsummary_plus import explain, explain_batch, summary
-from torchsummary_plus.formats.markup import latex_text
 from torchsummary_plus.formats.table import Table, TableRow
+from torchsummary_plus.formats.text import latex_text
 
 
 def latex_page(*tables: str) -> str:

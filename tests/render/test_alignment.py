@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchsummary_plus.render import comparison_tables as alignment
-from torchsummary_plus.render.comparison_tables import GAP, OTHER_PATH, UNLIKE, ComparedLayer, align
+from torchsummary_plus.render import tables as alignment
+from torchsummary_plus.render.tables import GAP, OTHER_PATH, UNLIKE, ComparedLayer, align
 
 Rows = list[tuple[int | None, ...]]
 

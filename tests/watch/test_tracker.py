@@ -147,6 +147,7 @@ def odd_tensors() -> dict[str, tuple[object, int]]:
         "meta": (torch.zeros(100, device="meta"), 0),
         "fake": (fakes.from_tensor(plain), 0),
         "empty": (torch.zeros(0), 0),
+        "lazy": (nn.LazyLinear(2).weight, 0),
     }
 
 

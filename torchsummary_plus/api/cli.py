@@ -453,7 +453,7 @@ def _exceeded(
         is_partial = isinstance(counted, Report) and counted.uninitialised_params > 0
         figures.append(("params", "parameters", counted.total_params, is_partial))
     if isinstance(counted, Report):
-        from ..render.comparison_tables import per_sample
+        from ..render.tables import per_sample
 
         work = per_sample(counted.total_mult_adds, counted)
         figures.append(("mult_adds", "multiply-adds per sample", work, bool(counted.unknown_ops)))

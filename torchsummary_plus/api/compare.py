@@ -14,17 +14,15 @@ from ..data.errors import ForwardError, InputError, choice_error
 from ..data.units import describe, numbered
 from ..formats.table import Table
 from ..memory.gpus import named_gpu
-from ..render import comparison_tables as side_by_side
-from ..render.comparison_tables import Entry, StepPeaks
-from ..render.memory_tables import steps_table
+from ..render import tables as side_by_side
 from ..render.plots import draw_comparison, draw_steps, placed
+from ..render.tables import Entry, StepPeaks
 from ..results.memory_estimate import MemoryEstimate
 from ..results.model_summary import ModelSummary, Presentation
 from ..results.views import OF_FIGURES, Chosen, Depth, Figures, Section, ShownLook, Views
 from ..table.rows import Report
 from .memory import BESIDES, estimate_memory, max_batch_size
-from .other_tools import FOR_TABLES
-from .public import public
+from .public import FOR_TABLES, public
 from .step_request import INFERENCE, StepOptions, shows, step_keywords
 from .table import summary
 
@@ -147,7 +145,7 @@ class StepComparison(Views, Figures):
     def _tables(self, look: Chosen) -> tuple[Table, ...]:
         times = [estimate.known_time() for estimate in self.estimates]
         seconds = [None if time is None else time.seconds for time in times]
-        return (steps_table(self.names, self.estimates, seconds),)
+        return (side_by_side.steps_table(self.names, self.estimates, seconds),)
 
 
 class ReadingArguments(TypedDict, total=False):

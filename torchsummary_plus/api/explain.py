@@ -12,8 +12,7 @@ from ..memory.gpus import parse_memory
 from ..render.explain import Explanation, batch_formula, explain_rows
 from ..table.rows import Row
 from .memory import max_batch_size
-from .other_tools import step_arguments
-from .public import public
+from .public import public, step_arguments
 from .table import summary
 
 

@@ -30,8 +30,7 @@ from ..table.inputs import Example, make_example, with_batch
 from ..table.modules import ModuleTree
 from ..table.rows import Row, row_memory
 from ..timing.step_time import gpu_with_peaks
-from .other_tools import FOR_CONTEXTS
-from .public import check_model, progress_line, public
+from .public import FOR_CONTEXTS, check_model, progress_line, public
 from .step_request import (
     GenerationRequest,
     StepArguments,

@@ -38,8 +38,7 @@ from ..table.attempts import read
 from ..table.forward import Frame, Listener
 from ..table.inputs import Example, as_device, as_dtype, make_example, with_batch
 from ..table.modules import ModuleTree, class_name, placed, tensors_in
-from .other_tools import STEPS, step_arguments
-from .public import check_model
+from .public import STEPS, check_model, step_arguments
 
 if TYPE_CHECKING:
     from ..ranks.record import Ranked

@@ -21,8 +21,7 @@ from ..table.columns import chosen_names
 from ..table.inputs import Example, as_device, make_example, with_arguments, with_batch_dim
 from ..table.modules import unwrapped
 from ..table.rows import build_report, row_memory
-from .other_tools import FOR_GRAPHS, FOR_TEXTS, forward_arguments
-from .public import check_model, public, show
+from .public import FOR_GRAPHS, FOR_TEXTS, check_model, forward_arguments, public, show
 
 if TYPE_CHECKING:
     from .step_request import StepOptions

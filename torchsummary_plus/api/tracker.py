@@ -319,7 +319,7 @@ class Population:
         except (RuntimeError, NotImplementedError):  # A wrapper: its inner tensors are registered on their own.
             return
         ref, holding = self._storages.get(id(storage), (None, None))
-        if (ref is not None and ref() is storage) or storage.device.type == "meta":
+        if (ref is not None and ref() is storage) or storage.device.type == "meta" or nn.parameter.is_lazy(part):
             return
         if holding is not None:  # Its storage is gone, and this one has its place.
             self.changes[1].append(holding)

@@ -60,11 +60,7 @@ def _plain_text(value: Value) -> Value:
 
 
 def data_frame(table: Table) -> pd.DataFrame:
-    """Return a table's rows as a DataFrame: Int64 for counts and bytes, Float64 for percentages, string for text.
-
-    Shapes are tuples, and rows of modules have a column for their type. Missing values are ``pandas.NA``. Raises
-    :class:`MissingExtraError` without pandas.
-    """
+    """Return a table's rows as a DataFrame; shapes are tuples, and rows of modules have a column for their type."""
     pandas = need_extra("pandas", "pandas")
     columns = {table.label_name: pandas.array([row.label for row in table.rows], "string")}
     if any(row.type for row in table.rows):
@@ -113,7 +109,7 @@ class Way(NamedTuple):
 
 
 class Codec:
-    """Encodes and decodes dataclasses; their ``_named_types`` returns types that their modules do not import.
+    """Encodes and decodes dataclasses.
 
     Unless it ``is_exact``, missing fields get their defaults, and unknown ones are ignored. Decoding raises
     :class:`InputError` for data that do not match a type. ``definitions`` has the JSON Schemas (draft 2020-12) of the
@@ -147,7 +143,7 @@ class Codec:
 
     def _hints(self, kind: type) -> dict[str, Any]:
         """Return the types of a dataclass's fields, in order."""
-        known = get_type_hints(kind, localns=getattr(kind, "_named_types", dict)())
+        known = get_type_hints(kind)
         return {field.name: known[field.name] for field in fields(kind)}
 
     def _read(self, kind: type, data: Any, ways: Mapping[str, Way]) -> dict[str, Any]:

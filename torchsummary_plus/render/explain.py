@@ -14,8 +14,7 @@ from typing import Any
 
 from ..data.records import Setting, TensorSpec, tensors
 from ..data.units import in_unit, one_line, size_text, structure_text
-from ..formats.markup import escape
-from ..formats.text import printable
+from ..formats.text import escape, printable
 from ..memory.capacity import BatchSizeLimit
 from ..table.rows import Report, Row
 
@@ -601,11 +600,7 @@ def map_rows(report: Report) -> list[Row]:
 def batch_formula(
     report: Report, gradient_bytes: int, memory_bytes: int, batch: int, engine: BatchSizeLimit | None = None
 ) -> Explanation:
-    """Return a training step's memory by the formula, and the largest batch that fits in ``memory_bytes``.
-
-    ``report`` has a batch of 1 or an open one. The formula ignores optimizers, workspaces and which tensors
-    are really saved: each map counts twice, for the activation and for its gradient.
-    """
+    """Return a step's memory by the formula, and the largest batch that fits, by the report of a batch of 1."""
     maps = [
         ExplainedFigure(f"map_{row.index}_{place}", row.path or row.class_name, bytes_of(spec), in_words(spec.nbytes))
         for row in map_rows(report)

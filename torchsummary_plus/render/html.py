@@ -19,8 +19,8 @@ from ..data.units import numbered, one_line, size_text
 from ..formats.table import WIDEST, Field, Table, Value, guides
 from ..memory.attribution import parents
 from ..memory.estimate import Estimate
-from .memory_tables import kind_label, place
 from .plots import CLASSES, LAYERS, chosen_points, in_units, phases_of, thinned
+from .tables import kind_label, place
 
 HUES = {"elements": "e", "mult-adds": "m", "flops": "m", "bytes": "b"}
 """Units whose cells have bars, with the CSS property for a bar's length in percent."""
@@ -190,10 +190,7 @@ class Tile:
 
 
 def treemap(estimate: Estimate) -> tuple[Tile, ...]:
-    """Return the tiles of an estimate's peak, in the model's order; their bytes add up to it.
-
-    CSS lays them out, with areas proportional to the bytes.
-    """
+    """Return the tiles of an estimate's peak, in the model's order, whose bytes add up to it; CSS lays them out."""
     modules, peak = estimate.by_module, max(1, estimate.peak_bytes)
     submodules: list[list[int]] = [[] for _ in modules]
     for index, parent in enumerate(parents([module.path for module in modules])):

@@ -22,7 +22,7 @@ from ..table.columns import check_layout, chosen_names
 from ..table.lines import flat_lines
 from ..table.rows import Report
 from .columns import COLUMNS
-from .comparison_tables import Entry, figures_table
+from .tables import Entry, figures_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes

@@ -11,8 +11,8 @@ from ..data.units import in_common_unit
 from ..formats.table import Table
 from ..formats.text import WIDTH, answer_text, table_text
 from ..memory.estimate import Estimate
-from ..render.memory_tables import BY_KIND, answer_table, details_text, memory_table, place, time_tables
 from ..render.plots import draw_holders, draw_timeline, placed
+from ..render.tables import BY_KIND, answer_table, details_text, memory_table, place, time_tables
 from ..timing.step_time import StepTime, step_time
 from .views import Chosen, Figures, Section, ShownLook, Views
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 from ..data.errors import InputError, choice_error
 from ..data.records import GraphEdge, GraphNode, Run
 from ..data.units import OLD_MB, one_line
-from ..formats.table import CellStyle, written
+from ..formats.table import CellStyle, Table, written
 from ..formats.text import columns_of, fitted, rich_text, summary_text
 from ..render import graph as graphs
 from ..render.columns import added_names
@@ -17,14 +17,12 @@ from ..render.plots import draw_layers, placed
 from ..table.columns import FRAME_COLUMNS, GUESSES, check_layout, default_names, report_totals, summary_table
 from ..table.lines import ALL_ROWS, REPEATS, RowView, row_view
 from ..table.rows import Report, is_tree
+from .memory_estimate import MemoryEstimate
 from .views import OF_ROWS, Chosen, Columns, Depth, Figures, Section, ShownLook, Views, is_echo, takes_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
-
-    from ..formats.table import Table
-    from .memory_estimate import MemoryEstimate  # A plain table is faster without the memory engine.
 
 REPORT_COLUMNS = ("output_size", "num_params", "params_percent", "mult_adds")
 """A report's columns for each layer, unless the summary has its own."""
@@ -171,19 +169,17 @@ class ModelSummary(Views, Figures, Report):
         """Return :meth:`render`'s text, with the argument names that all views share."""
         shown, cells = self._options(look)
         view = self.view.with_look(shown).folded()
-        table = self._layers(view)
-        is_old = look.get("units") is None and self.memory is None
-        (table,) = written([replace(table, unit=OLD_MB) if is_old else table], cells)
+        (table,) = written([self._layers(view, look.get("units") is None)], cells)
         text = summary_text(table, view.style, "ascii_only" in view.lines.settings)
         if self.memory is None:
             return text
         return f"{text}\n{self.memory.render(units=cells.units.get('bytes', cells.sizes))}"
 
-    def _layers(self, view: Presentation) -> Table:
+    def _layers(self, view: Presentation, in_old_mb: bool = False) -> Table:
         """Return the table of the layers; beside the memory of a step, torchsummary's guesses at it are left out."""
         table = summary_table(self, view.style, view.depth, view.col_names, view.lines)
         if self.memory is None:
-            return table
+            return replace(table, unit=OLD_MB) if in_old_mb else table
         return replace(table, totals=tuple(total for total in table.totals if total.field.name not in GUESSES))
 
     def to_terminal(self, stream: TextIO) -> str:
@@ -193,14 +189,9 @@ class ModelSummary(Views, Figures, Report):
             return self.to_text()
         if self.view.style != "rich":
             return fitted(lambda width: self.to_text(col_width=width), self.view.lines.width, columns)
-        head = self._layers(self.view.folded())
-        (head,) = written([head], CellStyle(OLD_MB if self.memory is None else None))
-        after = [
-            *head.notes,
-            *(total.text for total in head.totals),
-            *([] if self.memory is None else [self.memory.render()]),
-        ]
-        return rich_text(head, after, stream)
+        (table,) = written([self._layers(self.view.folded(), in_old_mb=True)], CellStyle())
+        after = [*table.notes, *(total.text for total in table.totals)]
+        return rich_text(table, after if self.memory is None else [*after, self.memory.render()], stream)
 
     def _printed(self) -> ModelSummary:
         return replace(self, view=self.view.folded())
@@ -217,12 +208,6 @@ class ModelSummary(Views, Figures, Report):
         others = ["unregistered_params"] if self.unregistered else []
         names = FRAME_COLUMNS if in_frame else default_names(False, False)
         return {"columns": (*names, *added_names(self), *others)}
-
-    @classmethod
-    def _named_types(cls) -> dict[str, type]:
-        from .memory_estimate import MemoryEstimate
-
-        return {"MemoryEstimate": MemoryEstimate}
 
     def plot(
         self, by: str = "num_params", *, top: int = 15, depth: Depth = ..., ax: Axes | None = None,

@@ -21,9 +21,8 @@ from weakref import ref
 from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
 from ..formats.data import as_plain, csv_text, data_frame, from_text, schema_of
-from ..formats.markup import latex_text, markdown_text
 from ..formats.table import CellStyle, Table, cell_style, written
-from ..formats.text import printable, table_text
+from ..formats.text import latex_text, markdown_text, printable, table_text
 from ..render.plots import figure_file
 
 if TYPE_CHECKING:
