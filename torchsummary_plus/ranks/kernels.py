@@ -22,6 +22,7 @@ from torch import distributed as dist
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.distributed.tensor import DTensor
 
+from ..live.compat import replaced
 from ..live.fakes import CPU, PRIM_DEVICE, Fake, fake_like, new_fake
 from ..ops.scratch.registry import UNKNOWN, Alloc, AtMost, Timeline, scratch
 from ..step.autograd.dispatch import StepKernels
@@ -58,14 +59,9 @@ class RankKernels(StepKernels):
     built_on_meta = False
     """Whether the builder created tensors on meta, which are placed on the device instead."""
 
-    @contextmanager
-    def labelling(self, kind: str) -> Iterator[None]:
-        """Inside the block, record new tensors under a kind, and make all of them fakes, however small."""
-        outer, self.ledger.new_kind = self.ledger.new_kind, kind
-        try:
-            yield
-        finally:
-            self.ledger.new_kind = outer
+    def labelling(self, kind: str) -> Any:
+        """Return a context or decorator that records new tensors under a kind, all of them fakes, however small."""
+        return replaced({(self.ledger, "new_kind"): kind})
 
     @contextmanager
     def seen_as_meta(self) -> Iterator[None]:

@@ -139,6 +139,8 @@ def _stand_ins() -> dict[Place, Callable[[Any], Any]]:
     Further groups are fake too, whatever backend a script names for its checkpoints or objects. A script's calls that
     initialise or destroy the default group, and gloo's barrier, do nothing. New meshes are unequal to earlier worlds',
     whose groups DTensor's caches hold (torch/distributed/device_mesh.py, ``DeviceMesh.__eq__``, compares threads too).
+    DTensor's computation of result shapes, which are global and not this rank's, and of shards' offsets is hidden
+    (_sharding_prop.py; placement_types.py, which in torch 2.11 reads the values of a tensor of indices).
     """
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -156,6 +158,7 @@ def _stand_ins() -> dict[Place, Callable[[Any], Any]]:
 
     makers: dict[Place, Callable[[Any], Any]] = {compat.NEW_GROUP: of_one_backend}
     makers[Place(DeviceMesh, "__init__")] = beside(after=begin_mesh)
+    makers |= dict.fromkeys(compat.RESULT_SHAPES, no_modes())
     for module in (dist, c10d):
         for name in ("init_process_group", "destroy_process_group", "monitored_barrier"):
             makers[Place(module, name)] = lambda _: lambda *_, **__: None
@@ -198,15 +201,6 @@ def _accelerate_states() -> list[Any]:
     return [kind for kind in classes if kind is not None]
 
 
-def shapes_without_modes() -> AbstractContextManager[None]:
-    """Hide DTensor's computation of result shapes, which are global and not this rank's, and of shards' offsets.
-
-    Source: torch/distributed/tensor/_sharding_prop.py; placement_types.py, which in torch 2.11 splits a tensor of
-    indices to find out where the parts of a strided shard begin, and reads its values.
-    """
-    return replaced(dict.fromkeys(compat.RESULT_SHAPES, no_modes()))
-
-
 def objects_sent(kernels: Any) -> AbstractContextManager[None]:
     """Keep the bytes of objects that scripts send, and say what is missing if only another rank has the object.
 
@@ -219,28 +213,21 @@ def objects_sent(kernels: Any) -> AbstractContextManager[None]:
             if kernels.device.type == "cpu":
                 return own(*args, **kwargs)
             with no_modes():
-                tensors = own(*args, **kwargs)
-            for tensor in tensors:
-                kernels.note_created(tensor)
-            return tensors
+                return kernels.note_created(own(*args, **kwargs))
 
         return called
 
-    def unpickled(own: Any) -> Any:
-        @wraps(own)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return own(*args, **kwargs)
-            except Exception as error:  # Unknown bytes fail in any of pickle's ways; the rank's own never do.
-                raise UnsupportedError(
-                    "this rank receives an object that only another rank has (broadcast_object_list, "
-                    "scatter_object_list or recv_object_list); estimate the rank that sends it, or create the object "
-                    "on every rank"
-                ) from error
+    @contextmanager
+    def unpickling() -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # Unknown bytes fail in any of pickle's ways; the rank's own never do.
+            raise UnsupportedError(
+                "this rank receives an object that only another rank has (broadcast_object_list, scatter_object_list "
+                "or recv_object_list); estimate the rank that sends it, or create the object on every rank"
+            ) from error
 
-        return called
-
-    return replaced({compat.OBJECT_SENT: pickled, compat.OBJECT_RECEIVED: unpickled})
+    return replaced({compat.OBJECT_SENT: pickled, compat.OBJECT_RECEIVED: unpickling()})
 
 
 @contextmanager

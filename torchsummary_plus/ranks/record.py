@@ -47,7 +47,6 @@ from .process_group import (
     in_world,
     objects_sent,
     parameters_as_fakes,
-    shapes_without_modes,
 )
 from .wrappers import (
     FlatParameters,
@@ -161,7 +160,6 @@ class Ranked:
             mode_key = stack.enter_context(standing_in_for(device, self.capability))
             stack.enter_context(fakes_in_foreach())
             stack.enter_context(in_world(self.rank))
-            stack.enter_context(shapes_without_modes())
             ledger = RankLedger("cuda" if self.device.type == "cuda" else "cpu", self.capability)
             kernels = RankKernels(device, answers, ledger)
             stack.enter_context(objects_sent(kernels))
