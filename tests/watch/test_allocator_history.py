@@ -15,9 +15,8 @@ from torchsummary_plus.data.units import MIB, MIN_BLOCK, SMALL_REQUEST
 from torchsummary_plus.live import compat
 from torchsummary_plus.memory.allocator import AllocatorOptions, CachingAllocator
 from torchsummary_plus.memory.estimate import Estimate, build_estimate
-from torchsummary_plus.step.real_steps import _missed
-from torchsummary_plus.watch.history import AllocatorHistory, free_blocks_taken, happened, requests_that_fill
-from torchsummary_plus.watch.profiled import Change, ProfileReader, QuietProfile, changes, with_history
+from torchsummary_plus.watch import profiled as watched
+from torchsummary_plus.watch.profiled import AllocatorHistory, Change, ProfileReader, QuietProfile, changes, happened
 
 ODD = 1000
 """Bytes that are not a multiple of a block's."""
@@ -59,7 +58,7 @@ def as_on_a_card(profiled: list[Change]) -> tuple[list[Change], list[dict[str, A
 
 def measured(blocks: list[Change], trace: list[dict[str, Any]]) -> tuple[Estimate, ProfileReader]:
     reader = ProfileReader([])
-    reader.read(with_history(blocks, happened(trace)))
+    reader.read(watched.with_history(blocks, happened(trace)))
     info = StepInfo("cuda:0", 1, "train", measured=True)
     return build_estimate(reader.log(("",)), info, "cuda", AllocatorOptions()), reader
 
@@ -70,10 +69,10 @@ def test_a_free_that_the_profile_left_out_is_taken_from_the_history() -> None:
     left_out = [change for change in blocks if change.nbytes < 0 and not change.names]
     seen = [change for change in blocks if change not in left_out]
     assert left_out
-    whole = with_history(seen, happened(trace))
+    whole = watched.with_history(seen, happened(trace))
     assert [(c.address, c.nbytes > 0) for c in whole] == [(c.address, c.nbytes > 0) for c in blocks]
     assert sum(not change.is_placed for change in whole) == len(left_out)
-    assert [replace(change, requested=0) for change in with_history(blocks, happened(trace))] == blocks
+    assert [replace(change, requested=0) for change in watched.with_history(blocks, happened(trace))] == blocks
     assert measured(whole, trace)[1].peak_bytes() == measured(blocks, trace)[1].peak_bytes()
 
 
@@ -93,11 +92,11 @@ def test_a_peak_that_the_profile_did_not_see_is_told() -> None:
     blocks, trace = as_on_a_card(on_the_cpu())
     _, reader = measured(blocks, trace)
     history = AllocatorHistory(CARD)
-    assert _missed(reader, [], history) == ()
+    assert watched._missed(reader, [], history) == ()
     history.peak_bytes = reader.peak_bytes() - 512
-    assert _missed(reader, [(0, 100, 512)], history) == ()
+    assert watched._missed(reader, [(0, 100, 512)], history) == ()
     history.peak_bytes += 512
-    (told,) = _missed(reader, [(0, 100, 512)], history)
+    (told,) = watched._missed(reader, [(0, 100, 512)], history)
     assert f"{reader.peak_bytes() + 512:,} bytes, but the profile shows {reader.peak_bytes():,}" in told
 
 
@@ -187,7 +186,7 @@ def test_every_free_block_is_taken_from_the_smallest_that_fits(drawn: list[tuple
     free: dict[str, list[int]] = {"small": [], "large": []}
     for kind, blocks in drawn:
         free[kind].extend(size for used, size in blocks if not used)
-    for request in requests_that_fill(segments):
+    for request in watched.requests_that_fill(segments):
         pool = free["small" if request <= SMALL_REQUEST else "large"]
         block = next(size for size in sorted(pool) if size >= request)
         pool.remove(block)
@@ -198,5 +197,5 @@ def test_every_free_block_is_taken_from_the_smallest_that_fits(drawn: list[tuple
 
 
 def test_nothing_is_held_on_other_devices() -> None:
-    with free_blocks_taken(torch.device("cpu")):
+    with watched.free_blocks_taken(torch.device("cpu")):
         assert not torch.cuda.is_initialized()

@@ -33,7 +33,7 @@ from ..live.copying import Copies
 from ..live.fakes import CPU, EXPORTS, real_input
 from ..live.isolation import global_state_kept, gradients, no_collection, one_pass, rng_state
 from ..live.structures import SPARSE, all_tensors, held_bytes
-from ..live.weights import Away, all_stored, graph_constants, is_complete, offloaded, repack
+from ..live.weights import Away, all_stored, graph_constants, is_complete, repack
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.blas import workspace_bytes
 from ..ops.scratch.masks import masks_of
@@ -58,17 +58,7 @@ from ..trace.values import (
     record,
     request,
 )
-from ..watch.history import AllocatorHistory, free_blocks_taken
-from ..watch.profiled import (
-    Marks,
-    ProfileReader,
-    QuietProfile,
-    alone,
-    changes,
-    storages,
-    with_history,
-    with_unseen_frees,
-)
+from ..watch.profiled import AllocatorHistory, Marks, QuietProfile, alone, free_blocks_taken, read_log
 from ..watch.recording import Account
 from .compiling import compiled_for_torch
 from .runner import PriorTensor, Step, StepCopy, Steps, Surroundings, reachable_from
@@ -165,21 +155,10 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
     steps, args, kwargs = prepared(copy, example, device, marks, [marks])
     steps.make_packed(lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype, device=device))
     packed_bytes = sum(tensor.nbytes for tensor, _ in steps.packed)
-    away = [tensor for module in tree.modules for tensor in offloaded(module)]
-    besides = [*(held.tensor for held in copy.prior if not held.if_used), *(tensor for tensor, _ in steps.packed)]
-    of_packages = [held.tensor for held in copy.prior if held.if_used]
-    own = [*tree.tensors(), *away, *tensors_in(steps.loss_modules), *besides]
-    known = all_stored([*own, *all_tensors((args, kwargs, steps.targets))])
-    if_used = storages(of_packages, device).keys() - storages(known, device)
-    on_device = [*known, *of_packages]
-    existing = {address: storage.nbytes() for address, storage in storages(on_device, device).items()}
+    quiet = QuietProfile(device.type, with_arguments=any(held.if_used for held in copy.prior))
     history = AllocatorHistory(device)
     gc.collect()
     try:
-        marks.follow(on_device)
-        for tensors in (known, own, away, on_device, besides, of_packages):
-            tensors.clear()
-        quiet = QuietProfile(device.type, bool(if_used))
         with history, nullcontext() if collects else no_collection(), quiet as done, alone():
             steps.run(args, kwargs)
     except (InputError, UnsupportedError):
@@ -188,20 +167,8 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
         if steps.doing == "forward" or failed_frame(error) is not None:
             raise forward_error(error, steps.watch.tree) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
-    changed, received = changes(done, device.type)
-    unused = if_used - received - marks.released
-    before = [(at, nbytes, history.blocks.get(at, nbytes)) for at, nbytes in existing.items() if at not in unused]
-    events = iter(with_history(changed, history.happened))
-    reader = ProfileReader(before)
-    reader.read(events)
-    missed = _missed(reader, before, history)
-    if paths := [tree.paths[index] for index in sorted(marks.in_threads)]:
-        names = ", ".join([*paths[:3], *["..."] * (len(paths) > 3)])
-        why = "called in threads that the model starts, whose allocations torch's profiler does not record"
-        missed += (f"{names}: {why}; the measured peak may be too low",)
-    log = reader.log(tuple(tree.paths), steps.assumptions(missed))
-    log = with_unseen_frees(log, reader.reused, packed_bytes)
-    return log if collects else _with_collected(log, reader.garbage(events))
+    log, garbage = read_log(done, marks, history, tuple(tree.paths), steps.assumptions, packed_bytes)
+    return log if collects else _with_collected(log, garbage)
 
 
 def prepared(
@@ -238,17 +205,6 @@ def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
     when = "which Python may free at any time; here none were freed during the steps"
     notes = *log.assumptions, f"reference cycles hold {nbytes:,} bytes, {when}"
     return replace(log, others=(*log.others, without(log, garbage)), assumptions=notes)
-
-
-def _missed(
-    reader: ProfileReader, before: Iterable[tuple[int, int, int]], history: AllocatorHistory
-) -> tuple[str, ...]:
-    """Return a note if the allocator's own peak differs from the profile's."""
-    if history.peak_bytes is None:
-        return ()
-    own = history.peak_bytes + sum(block for _, _, block in before)
-    seen = reader.peak_bytes()
-    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
 
 
 def _settled(tree: ModuleTree, example: Example) -> Example:

@@ -308,10 +308,8 @@ class Steps:
             self._classify_model()  # What shares the memory of its tensors does not change their kinds.
         self.account.classify(all_tensors((args, kwargs, self.targets)), "inputs")
         for holding in self.copy.prior:
-            if holding.if_used and self.answers is not None:
+            if holding.if_used:
                 self.account.record_if_used(holding)
-            elif holding.if_used:
-                self.account.classify([holding.tensor], holding.kind, holding.owner)
 
     def _classify_model(self) -> None:
         for tensor, owner in self.packed:

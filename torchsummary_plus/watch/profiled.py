@@ -12,7 +12,7 @@ import os
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,13 +24,13 @@ from torch.autograd.profiler import profile
 
 from ..data.errors import UnsupportedError
 from ..data.memory_records import MemoryLog, StorageSpec, highest, without
+from ..data.units import SMALL_REQUEST
 from ..live import compat
 from ..live.isolation import safe_point
 from ..live.structures import all_tensors
 from ..live.weights import all_stored
 from ..table.forward import Frame
 from ..trace.values import OUTSIDE
-from .history import Happened
 from .recording import Account, Recording
 
 SIGN = "torchsummary_plus "
@@ -48,8 +48,11 @@ class Marks(Account):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
-        self.followed: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        """Earlier storages by address."""
+        self.existing: dict[int, int] = {}
+        """The bytes of each storage from before the steps, by address."""
+        self.if_used: set[int] = set()
+        """Those that count only if the steps use them."""
+        self._followed: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.released: set[int] = set()
         """The addresses of earlier storages that the steps released."""
         self.in_threads: set[int] = set()
@@ -62,13 +65,21 @@ class Marks(Account):
         write("enter", phase, step)
 
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
-        """Mark the kind of existing tensors."""
-        write("name", kind, owner, [*storages(tensors, self.device)])
+        """Mark the kind of existing tensors; of those from before the steps, also the release.
 
-    def follow(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Mark the release of existing storages; a profiler reports it only for those it saw allocated."""
-        for address, storage in storages(tensors, self.device).items():
-            self.followed[address] = weakref.ref(storage, partial(self._release, address))
+        A profiler reports the release only of those that it saw allocated.
+        """
+        found = _storages(tensors, self.device)
+        write("name", kind, owner, [*found])
+        if self.phase == "setup":
+            self.existing |= {address: storage.nbytes() for address, storage in found.items()}
+            for address, storage in found.items():
+                self._followed[address] = weakref.ref(storage, partial(self._release, address))
+
+    def record_if_used(self, holding: Any) -> None:
+        """Mark the kind of a tensor that counts only if the steps use it."""
+        self.if_used |= _storages([holding.tensor], self.device).keys() - self.existing.keys()
+        super().record_if_used(holding)
 
     def _release(self, address: int, _: object) -> None:
         self.released.add(address)
@@ -78,17 +89,17 @@ class Marks(Account):
         """Mark the old and new addresses of earlier storages that an operator resized."""
         resized = [
             (address, storage.data_ptr())
-            for address, reference in self.followed.items()
+            for address, reference in self._followed.items()
             if (storage := reference()) is not None and storage.data_ptr() != address
         ]
         for address, present in resized:
-            del self.followed[address]
+            del self._followed[address]
             self.released.add(address)
             write("resized", address, present)
 
     def stop(self) -> None:
         """Mark the end of the steps, and that of a collection of the garbage that they left."""
-        self.followed.clear()
+        self._followed.clear()
         write(STOP)
         gc.collect()
         write(STOP)
@@ -106,7 +117,7 @@ class Marks(Account):
         super().end(frame, output)
         self._note_resized()
         if frame.module is not None:
-            write("end_call", frame.module, compat.sequence_number(), [*storages(all_tensors(output), self.device)])
+            write("end_call", frame.module, compat.sequence_number(), [*_storages(all_tensors(output), self.device)])
 
 
 def write(*mark: Any) -> None:
@@ -115,7 +126,7 @@ def write(*mark: Any) -> None:
         pass
 
 
-def storages(tensors: Iterable[torch.Tensor], device: torch.device) -> dict[int, torch.UntypedStorage]:
+def _storages(tensors: Iterable[torch.Tensor], device: torch.device) -> dict[int, torch.UntypedStorage]:
     """Return tensors' storages on a kind of device by their addresses."""
     here = (tensor.untyped_storage() for tensor in all_stored(tensors) if tensor.device.type == device.type)
     return {storage.data_ptr(): storage for storage in here}
@@ -178,7 +189,7 @@ def changes(profile: QuietProfile, device: str) -> tuple[list[Change], set[int]]
     return sorted(recorded, key=lambda change: change.time_ns), received
 
 
-def with_history(changes: Sequence[Change], happened: Happened) -> list[Change]:
+def with_history(changes: Sequence[Change], happened: list[tuple[int, int, int]]) -> list[Change]:
     """Add the requested bytes, and the frees that the profile left out, from the allocator's history, in order.
 
     torch's profiler reports no CUDA frees outside operators, such as that of an output Python drops.
@@ -401,6 +412,42 @@ def without_notes() -> Iterator[None]:
                     os.write(2, line)
 
 
+def read_log(
+    profile: QuietProfile,
+    marks: Marks,
+    history: AllocatorHistory,
+    module_paths: tuple[str, ...],
+    assumptions: Callable[[Sequence[str]], tuple[str, ...]],
+    packed_bytes: int,
+) -> tuple[MemoryLog, set[int]]:
+    """Return the log of profiled steps, with ``assumptions`` and those about the profile, and the garbage they left."""
+    changed, received = changes(profile, marks.device.type)
+    unused = marks.if_used - received - marks.released
+    existing = [item for item in marks.existing.items() if item[0] not in unused]
+    before = [(address, nbytes, history.blocks.get(address, nbytes)) for address, nbytes in existing]
+    later = iter(with_history(changed, history.happened))
+    reader = ProfileReader(before)
+    reader.read(later)
+    missed = _missed(reader, before, history)
+    if paths := [module_paths[index] for index in sorted(marks.in_threads)]:
+        names = ", ".join([*paths[:3], *["..."] * (len(paths) > 3)])
+        why = "called in threads that the model starts, whose allocations torch's profiler does not record"
+        missed += (f"{names}: {why}; the measured peak may be too low",)
+    log = with_unseen_frees(reader.log(module_paths, assumptions(missed)), reader.reused, packed_bytes)
+    return log, reader.garbage(later)
+
+
+def _missed(
+    reader: ProfileReader, before: Iterable[tuple[int, int, int]], history: AllocatorHistory
+) -> tuple[str, ...]:
+    """Return a note if the allocator's own peak differs from the profile's."""
+    if history.peak_bytes is None:
+        return ()
+    own = history.peak_bytes + sum(block for _, _, block in before)
+    seen = reader.peak_bytes()
+    return () if own == seen else (f"the allocator reports a peak of {own:,} bytes, but the profile shows {seen:,}",)
+
+
 def with_unseen_frees(log: MemoryLog, reused: Collection[int], packed_bytes: int) -> MemoryLog:
     """Widen a log's range if frees were not reported: the storages concerned may all be live, or all be freed.
 
@@ -423,3 +470,115 @@ def with_unseen_frees(log: MemoryLog, reused: Collection[int], packed_bytes: int
     nbytes = sum(log.storages[number].nbytes for number in unseen)
     note = f"torch's profiler did not record the release of up to {nbytes:,} bytes of the steps"
     return replace(log, others=(*log.others, without(log, unseen), most), assumptions=(*log.assumptions, note))
+
+
+Happened = list[tuple[int, int, int]]
+"""Every allocation and free in order: time in nanoseconds, address, bytes (negative for a free)."""
+
+
+def happened(trace: Iterable[Mapping[str, Any]]) -> Happened:
+    """Return the allocations and frees in a trace of ``torch.cuda.memory._snapshot()``.
+
+    A free counts from its request, as in ``allocated_bytes``: c10/cuda/CUDACachingAllocator.cpp.
+
+    >>> happened([{"action": "free_requested", "addr": 64, "size": 8, "time_us": 5}, {"action": "free_completed"}])
+    [(5000, 64, -8)]
+    """
+    signs = {"alloc": 1, "free_requested": -1}
+    signed = ((signs[entry["action"]], entry) for entry in trace if entry["action"] in signs)
+    return [(entry["time_us"] * 1000, entry["addr"], sign * entry["size"]) for sign, entry in signed]
+
+
+class AllocatorHistory:
+    """Records the history of a CUDA device's allocator while open; on other devices, does nothing.
+
+    A recording that the user has started continues. On exit, ``happened`` and ``peak_bytes`` are set, the second as the
+    most allocated above the initial level; ``blocks`` are those initially in use.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.happened: Happened = []
+        self.blocks: dict[int, int] = {}
+        self.peak_bytes: int | None = None
+        self._is_ours = False
+        self._before = self._start_bytes = 0
+
+    def __enter__(self) -> AllocatorHistory:
+        if self.device.type == "cuda":
+            self._is_ours = not compat.history_enabled()
+            if self._is_ours:
+                compat.record_history("all", context=None, stacks="python", device=self.device, clear_history=True)
+            snapshot = compat.allocator_snapshot(self.device)
+            blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+            self.blocks = {b["address"]: b["size"] for b in blocks if b["state"] == "active_allocated"}
+            self._before = len(snapshot["device_traces"][index_of(self.device)])
+            self._start_bytes = torch.cuda.memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.device.type == "cuda":
+            self.peak_bytes = torch.cuda.max_memory_allocated(self.device) - self._start_bytes
+            entries = compat.allocator_snapshot(self.device)["device_traces"][index_of(self.device)][self._before :]
+            self.happened = happened(entries)
+            if self._is_ours:
+                compat.record_history(None, device=self.device)
+
+
+def index_of(device: torch.device) -> int:
+    """Return the number of a CUDA device."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+@contextmanager
+def free_blocks_taken(device: torch.device) -> Iterator[None]:
+    """Take the free blocks of a CUDA device's cached segments, so that what runs inside gets its own segments.
+
+    Does nothing on other devices, and with an allocator other than torch's own.
+    """
+    fillers: list[torch.Tensor] = []
+    if device.type == "cuda" and torch.cuda.get_allocator_backend() == "native":
+        reserved = torch.cuda.memory_reserved(device)
+        stream, pool = torch.cuda.current_stream(device).cuda_stream, (0, 0)
+        segments = [
+            segment
+            for segment in torch.cuda.memory_snapshot()
+            if segment["device"] == index_of(device)
+            and (segment["stream"], tuple(segment["segment_pool_id"])) == (stream, pool)
+        ]
+        for nbytes in requests_that_fill(segments):
+            fillers.append(torch.empty(nbytes, dtype=torch.uint8, device=device))
+            if torch.cuda.memory_reserved(device) > reserved:  # the allocator's options round this request up
+                fillers.pop()
+                torch.cuda.empty_cache()
+    try:
+        yield
+    finally:
+        fillers.clear()
+
+
+def requests_that_fill(segments: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Return the requests in bytes, in order, that take every free block; the allocator gives the smallest that fits.
+
+    A free block of the small pool may be larger than what it serves, and takes several requests. Large blocks of at
+    most 1 MiB serve nothing.
+
+    >>> def segment(kind, *sizes):
+    ...     return {"segment_type": kind, "blocks": [{"state": "inactive", "size": size} for size in sizes]}
+    >>> requests_that_fill([segment("small", 512, 1536 * 1024), segment("large", 3 << 20, 4096)])
+    [512, 1048576, 524288, 3145728]
+    """
+    free = [
+        (block["size"], segment["segment_type"])
+        for segment in segments
+        for block in segment["blocks"]
+        if block["state"] == "inactive"
+    ]
+    requests: list[int] = []
+    for size, kind in sorted(free):
+        if kind == "large":
+            requests.extend([size] if size > SMALL_REQUEST else [])
+        else:
+            requests.extend(min(SMALL_REQUEST, size - start) for start in range(0, size, SMALL_REQUEST))
+    return requests

@@ -30,6 +30,10 @@ class Account(Listener):
     def classify(self, tensors: Iterable[torch.Tensor], kind: str, owner: int = OUTSIDE) -> None:
         """Note the kind of existing tensors, and the module that owns them."""
 
+    def record_if_used(self, holding: Any) -> None:
+        """Note the kind of a tensor that counts only if the steps use it."""
+        self.classify([holding.tensor], holding.kind, holding.owner)
+
     def stop(self) -> None:
         """End the steps."""
 
