@@ -383,8 +383,8 @@ class MetaStorages:
 
     def __init__(self) -> None:
         self.on_pair: OnPair | None = None
-        self._pairs: MutableMapping[torch.UntypedStorage, Any] = WeakKeyDictionary()
-        """The meta storage of each real one, or a weak reference to it."""
+        self._pairs: MutableMapping[torch.UntypedStorage, Callable[[], Any]] = WeakKeyDictionary()
+        """What returns the meta storage of each real one: it holds it, or is a weak reference to it."""
         self._real: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()
         self._has_released = False
         """Whether the steps have begun, in which other meta tensors are those of fakes."""
@@ -435,7 +435,7 @@ class MetaStorages:
         self._has_released = True
         for storage, meta in list(self._pairs.items()):
             if storage._cdata not in in_use:
-                self._pairs[storage] = ref(_alive(meta))
+                self._pairs[storage] = ref(meta())
 
     def storage(
         self, storage: torch.UntypedStorage, device: torch.device, is_original: bool = False
@@ -448,15 +448,16 @@ class MetaStorages:
             return storage
         meta = self._known(storage)
         if meta is None:
-            meta = self._pairs[storage] = torch.UntypedStorage(storage.nbytes(), device=META)
+            meta = torch.UntypedStorage(storage.nbytes(), device=META)
+            self._pairs[storage] = always(meta)
             self._real[meta._cdata] = storage
             if self.on_pair is not None:
                 self.on_pair(storage, meta, device)
         return meta
 
     def _known(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
-        known: torch.UntypedStorage | None = _alive(self._pairs.get(storage))
-        return known
+        known = self._pairs.get(storage)
+        return None if known is None else known()
 
 
 def alone(tensor: torch.Tensor, device: torch.device) -> Fake:
@@ -473,10 +474,6 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """
     with compat.no_dispatch(), compat.no_function():
         return torch.empty_like(tensor, device=META, requires_grad=False)
-
-
-def _alive(meta: Any) -> Any:
-    return meta() if isinstance(meta, ref) else meta
 
 
 @contextmanager

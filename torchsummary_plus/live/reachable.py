@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from functools import cached_property, partial, partialmethod
+from operator import delitem, setitem
 from types import CellType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
@@ -297,15 +298,10 @@ def _put(holder: Any, name: Any, value: Any) -> None:
     """Put a value in its place, unless it is there."""
     if _value_at(holder, name) is value:
         return
-    if isinstance(holder, dict):
-        if value is _EMPTY:
-            del holder[name]
-        else:
-            holder[name] = value
-    elif value is _EMPTY:
-        delattr(holder, name)
+    if value is _EMPTY:
+        (delitem if isinstance(holder, dict) else delattr)(holder, name)
     else:
-        setattr(holder, name, value)
+        (setitem if isinstance(holder, dict) else setattr)(holder, name, value)
 
 
 def _reset(kind: type, own: Mapping[str, Any]) -> None:

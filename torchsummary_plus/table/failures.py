@@ -212,11 +212,8 @@ def _by_name(given: Mapping[str, Any], missing: str) -> str:
 
 def _left_out(message: str, module: nn.Module, frame: Frame) -> str:
     """Return a hint if the failure may come from optional arguments that were left out."""
-    if "NoneType" not in message:
-        return ""
-    parameters = list(signature(module.forward).parameters.values())[len(frame.args) :]
-    absent = [p.name for p in parameters if p.default is None and frame.kwargs.get(p.name) is None]
-    if not absent:
+    absent = [name for name, value in _given(module, frame).items() if value is None]
+    if "NoneType" not in message or not absent:
         return ""
     return f"None was passed for {', '.join(absent)}: if forward needs a value, pass input_data as a dict"
 
