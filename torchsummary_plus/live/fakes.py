@@ -370,10 +370,6 @@ def new_fake(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> 
         return wrap(torch.empty(tuple(shape), dtype=dtype, device=META), device)
 
 
-OnPair = Callable[[torch.UntypedStorage, torch.UntypedStorage, torch.device], None]
-"""Called with a real storage, its new meta storage, and the device of the real one."""
-
-
 class MetaStorages:
     """Pairs of a real storage and the meta storage that stands for it in a pass.
 
@@ -382,7 +378,8 @@ class MetaStorages:
     """
 
     def __init__(self) -> None:
-        self.on_pair: OnPair | None = None
+        self.on_pair: Callable[[torch.UntypedStorage, torch.UntypedStorage, torch.device], None] | None = None
+        """Called with a real storage, its new meta storage, and the device of the real one."""
         self._pairs: MutableMapping[torch.UntypedStorage, Callable[[], Any]] = WeakKeyDictionary()
         """What returns the meta storage of each real one: it holds it, or is a weak reference to it."""
         self._real: MutableMapping[int, torch.UntypedStorage] = WeakValueDictionary()

@@ -303,7 +303,7 @@ def _prepared(
     """Return the steps, ready to run on fakes, and what counts their work."""
     guesses, on_cuda, original = task.guesses, task.device.type == "cuda", task.tree
     kernels = StepKernels(task.device, answers)
-    kernels.keeps_places = original.is_split() and on_cuda
+    kernels.keeps_places = on_cuda and {"cpu", "cuda"} <= {tensor.device.type for tensor in original.tensors()}
     kernels.others_stay = original.device().type == "cuda" and on_cuda
     ledger = Ledger("cuda" if on_cuda else "cpu", task.capability, task.cudnn)
     if task.for_cuda:

@@ -265,9 +265,8 @@ def _opened(two: Trace, three: Trace, four: Trace | None) -> Trace | None:
     at most quadratic in the batch. None if the calls depend on the batch size.
     """
     others = (three,) if four is None else (three, four)
-    for other in others:
-        if len(two.calls) != len(other.calls):
-            return None
+    if {len(other.calls) for other in others} != {len(two.calls)}:
+        return None
     calls = []
     for index, a in enumerate(two.calls):
         b, *_ = later = [other.calls[index] for other in others]

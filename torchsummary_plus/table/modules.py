@@ -182,10 +182,6 @@ class ModuleTree:
                 break
         return CPU if device is None or device.type == "meta" else device
 
-    def is_split(self) -> bool:
-        """Whether some parameters and buffers are on the CPU and others on a GPU."""
-        return {"cpu", "cuda"} <= {tensor.device.type for tensor in self.tensors()}
-
     def dtype(self) -> torch.dtype:
         """Return the dtype of the first floating-point parameter or buffer, else the real one of the first complex one.
 

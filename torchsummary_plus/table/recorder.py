@@ -90,13 +90,9 @@ class Recorder(Listener):
         elif macs:
             record.macs += macs
         record.computed = record.computed or not getattr(func, "is_view", False)
-        for value in args:
-            if id(value) in self.parameters:
-                record.used.add(self.parameters[id(value)])
-            elif isinstance(value, (list, tuple)):
-                for tensor in tensors_of(value):
-                    if id(tensor) in self.parameters:
-                        record.used.add(self.parameters[id(tensor)])
+        for tensor in tensors_of(args):
+            if id(tensor) in self.parameters:
+                record.used.add(self.parameters[id(tensor)])
 
     def finish(self) -> list[str]:
         """Count code that a call returned and that has not run as unknown, in the innermost call; return its kinds."""
@@ -137,10 +133,8 @@ class Recorder(Listener):
                 outer.macs += record.macs
                 outer.unknown = Counter(outer.unknown) + Counter(record.unknown)
                 outer.used |= record.used
-        ranks: dict[int, int] = {}
-        for record in self.ended:
-            if record.finished:
-                ranks[record.frame.index] = len(ranks)
+        ended = [record.frame.index for record in self.ended if record.finished]
+        ranks = dict(zip(ended, range(len(ended))))
         calls = []
         for index, record in enumerate(shown):
             frame, is_function = record.frame, record.frame.module is None
@@ -271,17 +265,9 @@ class Provenance(Listener):
 
     def flow(self, calls: Sequence[Call], place: Mapping[int, int]) -> Flow:
         """Return the flow between ``calls``; ``place`` has the call of each frame, by the frame's index."""
-        owners = []
-        for frame in self.owners:
-            owners.append(FROM_INPUT if frame is None else place[frame.index])
-        reads = self.reads.copy()
-        for origin, _, spec in self.returned:
-            reads.append((origin, len(owners), spec))
-        outer: set[int] = set()
-        for call in calls:
-            if call.parent is not None:
-                outer.add(call.parent)
-        return _merged([*owners, RETURNED], reads, outer)
+        owners = [FROM_INPUT if frame is None else place[frame.index] for frame in self.owners]
+        returned = [(origin, len(owners), spec) for origin, _, spec in self.returned]
+        return _merged([*owners, RETURNED], self.reads + returned, {call.parent for call in calls})
 
 
 @cache
@@ -301,7 +287,7 @@ def _place(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int]) -> Flow:
+def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int | None]) -> Flow:
     """Return the flow with one step for each call that has no nested calls.
 
     Of the steps between a call's nested calls, those that lead nowhere are left out, and those that lead only to one

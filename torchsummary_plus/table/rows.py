@@ -142,45 +142,28 @@ def build_report(trace: Trace) -> Report:
             row_of[node.call.index] = node.index
     if flow is not None:  # It was between calls: now it is between rows.
         flow = replace(flow, owners=tuple(map(row_of.get, flow.owners, flow.owners)))
-    trainable, uninitialised, passed_bytes, input_bytes = 0, 0, 0, 0
-    pruned: int | None = None
-    param_storages: dict[int, int] = {}
-    buffer_storages: dict[int, int] = {}
-    for parameter in counted:
-        trainable += parameter.numel if parameter.trainable else 0
-        uninitialised += parameter.is_uninitialised
-        param_storages.update(parameter.storages)
-        if parameter.pruned is not None:
-            pruned = (pruned or 0) + parameter.pruned
-    shapeless: set[int] = set()
-    for buffer in buffers:
-        buffer_storages.update(buffer.storages)
-        shapeless.update([buffer.key] if buffer.is_uninitialised else [])
-    for row in flat_rows(rows):
-        passed_bytes += row.output_bytes if row.called else 0
-    for spec in tensors(trace.inputs):
-        input_bytes += spec.nbytes
-    for storage in param_storages:
-        buffer_storages.pop(storage, None)
+    pruned = [parameter.pruned for parameter in counted if parameter.pruned is not None]
+    param_storages = dict([storage for parameter in counted for storage in parameter.storages])
+    buffer_storages = dict([storage for buffer in buffers for storage in buffer.storages])
     return Report(
         rows=rows,
         inputs=trace.inputs,
         total_params=rows[0].total_params,
-        trainable_params=trainable,
+        trainable_params=sum([parameter.numel for parameter in counted if parameter.trainable]),
         total_mult_adds=rows[0].mult_adds,
         unknown_ops=rows[0].unknown_ops,
-        input_bytes=input_bytes,
-        forward_backward_bytes=2 * passed_bytes,
+        input_bytes=sum([spec.nbytes for spec in tensors(trace.inputs)]),
+        forward_backward_bytes=2 * sum([row.output_bytes for row in flat_rows(rows) if row.called]),
         param_bytes=sum(param_storages.values()),
-        buffer_bytes=sum(buffer_storages.values()),
+        buffer_bytes=sum([nbytes for key, nbytes in buffer_storages.items() if key not in param_storages]),
         run=trace.run,
         flow=flow,
         experts=trace.experts,
         adapters=trace.adapters,
         unregistered=_unregistered(trace.modules),
-        pruned_params=pruned,
-        uninitialised_params=uninitialised,
-        uninitialised_buffers=len(shapeless),
+        pruned_params=sum(pruned) if pruned else None,
+        uninitialised_params=sum([parameter.is_uninitialised for parameter in counted]),
+        uninitialised_buffers=len({buffer.key for buffer in buffers if buffer.is_uninitialised}),
     )
 
 
@@ -342,10 +325,7 @@ def _count_parameters(nodes: list[_Node]) -> tuple[list[ParameterSpec], list[Par
                 node.num_params += parameter.numel if parameter.registered else 0
     for node in uncalled:
         node.user = next(filter(None, [readers.get(parameter.key) for parameter in node.counted]), None)
-    counted = []
-    for node in nodes:
-        counted += node.counted
-    return counted, buffers
+    return [parameter for node in nodes for parameter in node.counted], buffers
 
 
 def _rows(nodes: list[_Node], experts: Sequence[Experts]) -> tuple[Row, ...]:
@@ -367,10 +347,7 @@ def _rows(nodes: list[_Node], experts: Sequence[Experts]) -> tuple[Row, ...]:
     for group in experts:
         shares.update(dict.fromkeys(group.keys, Fraction(group.chosen, group.count)))
     storages: set[int] = set()
-    rows = []
-    for node in nodes:
-        rows.append(_row(node, shares, owners, storages))
-    return tuple(rows)
+    return tuple([_row(node, shares, owners, storages) for node in nodes])
 
 
 def _row(node: _Node, shares: Mapping[int, Fraction], owners: Mapping[int, str], storages: set[int]) -> Row:
