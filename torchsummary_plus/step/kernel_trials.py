@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from ..live import compat
-from ..live.fakes import CPU, Fake
+from ..live.fakes import CPU, META, Fake
 from ..live.isolation import draws, no_collection, taking_generator
 from ..live.structures import INERT
 from ..live.weights import repacked
@@ -202,7 +202,8 @@ def _afresh(func: OpOverload, call: Call, casts: bool) -> Timeline | None:
     elements = sum(tensor.numel() for tensor in tensors_of(call))
     share = min(AT_ONCE * threads / max(1, elements), AT_ONCE_WORK * threads / max(1, work))
     if share < 1 and not is_foreign(func.name()):
-        timeline = _in_turn(func, call) or _from_smaller(func, call, share)
+        timeline = _of_lists(func, call)
+        timeline = _from_smaller(func, call, share) if timeline is None else timeline
         if timeline is not None:
             return timeline
     return _trial(func, call, casts) if work <= LONGEST and _fits(func, call) else None
@@ -265,33 +266,23 @@ def _convolution(func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return x, weight, stride, dilation, transposed, output_padding, groups
 
 
-def _in_turn(func: OpOverload, call: Call) -> Timeline | None:
-    """Return the timeline of an operator on lists of tensors, which the CPU runs one by one (ForeachOpsKernels.cpp)."""
+def _of_lists(func: OpOverload, call: Call) -> Timeline | None:
+    """Return the timeline of an operator on lists of tensors: that of small ones, if it is the same in two sizes.
+
+    The CPU runs it tensor by tensor (ForeachOpsKernels.cpp).
+    """
     if not func._opname.startswith(("_foreach_", "_fused_")):
         return None
-    lists = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, (list, tuple)) and value]
-    length = max(map(len, lists), default=0)
-    if length < 2 or any(len(value) != length for value in lists):
-        return None
 
-    def part(value: Any, place: int) -> Any:
-        return value[place : place + 1] if isinstance(value, (list, tuple)) and value else value
-
-    timeline: list[Step] = []
-    buffers = results = 0
-    for place in range(length):
-        kwargs = {name: part(value, place) for name, value in call.kwargs.items()}
-        one = Call(tuple(part(value, place) for value in call.args), kwargs, part(call.out, place))
-        of_one = _known(func, one, _COURSES)
-        if of_one is None:
+    def of_size(size: int) -> Timeline | None:
+        small = change_tensors(tuple(call), lambda x: torch.empty((size,) * x.dim(), dtype=x.dtype, device=META))
+        steps = _trial(func, Call(*small))
+        if steps is None:
             return None
-        for step in of_one:
-            if isinstance(step, Result):
-                step = step._replace(result=step.result + results)
-            timeline.append(step._replace(buffer=step.buffer + buffers) if isinstance(step, Free) else step)
-        buffers += sum(isinstance(step, Alloc) for step in of_one)
-        results += len(tensors_of(one.out))
-    return tuple(timeline)
+        return tuple(step._replace(nbytes=None) if isinstance(step, Result) else step for step in steps)
+
+    timeline = of_size(2)
+    return timeline if timeline == of_size(3) else None
 
 
 def _trial(func: OpOverload, call: Call, casts: bool = False) -> Timeline | None:
