@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from math import prod
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -223,17 +222,14 @@ def _from_smaller(func: OpOverload, call: Call, share: float) -> Timeline | None
             return None
         return _trial(func, smaller)
 
-    ways = []
     is_convolution, threads = func in _CONVOLUTIONS, torch.get_num_threads()
     for least, way in product((2, 16) if is_convolution else (2,), shortened(call, torch.Tag.pointwise in func.tags)):
         sizes = way.sizes(share, threads, least)
         if sizes is None or (is_convolution and way.axis != 0):
             continue
         calls = (call, way.at(sizes[0])) if is_convolution else ()
-        if len({takes_onednn(*_convolution(func, args)) for args, *_ in calls}) < 2:  # The same library must run it.
-            ways.append((way, sizes))
-    ways.sort(key=lambda each: each[0].elements(max(each[1])) > 4 * AT_ONCE)
-    for way, sizes in ways:
+        if len({takes_onednn(*_convolution(func, args)) for args, *_ in calls}) > 1:  # The same library must run it.
+            continue
         timeline = extrapolated(way, sizes, timeline_of)
         if timeline is not None:
             return _with_threads(func, call, timeline)
@@ -537,10 +533,6 @@ class Shortened:
     def at(self, size: int) -> Call:
         """Return the call with another size."""
         return Call(*(self._changed(value, size) for value in self.call))
-
-    def elements(self, size: int) -> int:
-        """Return the elements of all tensors with another size."""
-        return sum(prod(self._shape(tuple(tensor.shape), size)) for tensor in tensors_of(self.call))
 
     def sizes(self, share: float, threads: int, least: int) -> tuple[int, int, int] | None:
         """Return three sizes, up to about a ``share`` of the call's own; None if they are not much smaller.
