@@ -364,11 +364,12 @@ def test_options_that_a_kernel_refuses_are_refused(layer: nn.Module) -> None:
 COLD = """
 import sys, torch
 from torch import nn
-from torchsummary_plus import measure_memory, summary
+from torchsummary_plus import estimate_memory, measure_memory, summary
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Dropout(),
                       nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10), nn.Softmax(1))
 ran = [summary(model, (3, 32, 32), verbose=0, mode=mode, run="fake").run.kind for mode in ("train", "eval")]
 measure_memory(model, (3, 32, 32), mode="eval")
+[estimate_memory(model, (3, 32, 32), 2, on, optimizer="adamw", loss="cross_entropy") for on in ("cpu", "cuda")]
 print(ran, sorted({"sympy", "torch._dynamo", "numpy.random"} & set(sys.modules)))
 """
 

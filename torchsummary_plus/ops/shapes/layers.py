@@ -434,6 +434,17 @@ def max_pool(
     return [in_format_of(x, shape, x.dtype), in_format_of(x, shape, torch.int64)]
 
 
+@rule("max_pool2d_with_indices_backward")
+def max_pool_backward(
+    grad: Tensor, x: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool,
+    indices: Tensor,
+) -> Out:  # fmt: skip
+    """The input's gradient, in the input's memory format."""
+    pooled = _pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    sure(grad.dtype is x.dtype and grad.shape == indices.shape == pooled)
+    return in_format_of(x, x.shape, x.dtype)
+
+
 @rule("avg_pool2d", "avg_pool3d")
 def avg_pool(
     x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (0,), ceil_mode: bool = False, *settings: int | None

@@ -243,13 +243,28 @@ NONE = 0
 """A loss per element; other reductions give one number."""
 
 
+def _fits_classes(x: Tensor, target: Tensor, weight: Tensor | None) -> bool:
+    """Whether targets and weights fit scores whose second axis, or only one, is the classes'."""
+    axis = min(x.dim() - 1, 1)
+    fits = x.dim() in (1, 2, 4) and x.numel() and target.shape == (*x.shape[:axis], *x.shape[axis + 1 :])
+    return bool(fits) and (weight is None or weight.shape == (x.shape[axis],))
+
+
 @rule("nll_loss_forward", "nll_loss2d_forward")
 def nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int) -> Outs:
-    """The loss and the total weight; the second axis of the scores, or their only one, is the classes'."""
-    axis = min(x.dim() - 1, 1)
-    sure(x.dim() in (1, 2, 4) and x.numel() and target.shape == (*x.shape[:axis], *x.shape[axis + 1 :]))
-    sure(weight is None or weight.shape == (x.shape[axis],))
+    """The loss and the total weight."""
+    sure(_fits_classes(x, target, weight))
     return [fresh(target.shape if reduction == NONE else (), None), fresh((), None)]
+
+
+@rule("nll_loss_backward", "nll_loss2d_backward")
+def nll_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, _: int, total: Tensor
+) -> Out:
+    """The gradient of the scores, all row-major."""
+    sure(_fits_classes(x, target, weight) and x.is_contiguous() and not total.dim())
+    sure(grad.shape == (target.shape if reduction == NONE else ()))
+    return fresh(x.shape, None)
 
 
 @rule("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
