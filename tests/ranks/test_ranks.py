@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,18 @@ def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
     finally:
         dist.destroy_process_group()
     assert not torch.cuda.is_initialized()
+
+
+def test_a_model_that_another_thread_makes_meanwhile_is_its_own() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        made = [pool.submit(net).result()]  # The thread exists from here on.
+
+        def build() -> nn.Module:
+            made.append(pool.submit(net).result())
+            return net()
+
+        estimated(build, 2)
+    assert {type(parameter.data) for parameter in made[1].parameters()} == {torch.Tensor}
 
 
 def test_a_script_that_begins_its_own_group_is_in_the_world_already() -> None:
@@ -322,16 +335,6 @@ def test_the_newest_releases_have_all_names() -> None:
     if since("2.15"):
         of_some.add("torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam.to_accumulated_grad_if_needed")
     assert {name.name for name in compat.missing_names() if "distributed" in name.name} <= of_some
-
-
-def test_a_place_that_no_release_has_is_refused_with_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_compat, "_missing", {})
-    place = torch_compat.place("torch.distributed:_of_no_release", "some figure is missing")
-    assert place.owner is None
-    with pytest.raises(UnsupportedError, match=r"no torch\.distributed\._of_no_release: some figure is missing"):
-        place.require()
-    with pytest.raises(UnsupportedError):
-        assert place.value
 
 
 def missing(monkeypatch: pytest.MonkeyPatch) -> Place:

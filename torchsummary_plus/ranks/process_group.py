@@ -29,6 +29,7 @@ from ..live.compat import Place, accelerator_places, fakes_without_card, no_mode
 from ..live.compat import replaced as all_replaced
 from ..live.cuda_calls import always, numbers_named
 from ..live.fakes import Fake, is_plain
+from ..live.isolation import is_beside
 from . import compat
 
 _OURS = count(1)
@@ -239,8 +240,8 @@ def parameters_as_fakes(kernels: Any) -> Iterator[None]:
     fakes: dict[int, tuple[Any, Any]] = {}
 
     def is_real(tensor: Any) -> bool:
-        is_tensor = tensor is not None and not isinstance(tensor, Fake)
-        return is_tensor and is_plain(tensor) and not nn.parameter.is_lazy(tensor)
+        is_other = tensor is None or isinstance(tensor, Fake) or is_beside()  # As of a model that another thread makes.
+        return not is_other and is_plain(tensor) and not nn.parameter.is_lazy(tensor)
 
     def parameter(_: Any, __: str, tensor: Any) -> Any:
         if not is_real(tensor):
