@@ -53,12 +53,6 @@ def test_forward_error_says_all(run: str) -> None:
         assert part in str(error)
 
 
-def test_the_innermost_module_is_named() -> None:
-    error = failure(Outer(), (4,))
-    assert (error.path, error.class_name) == ("first", "Linear")
-    assert "[2, 6]" in error.input_shapes
-
-
 def test_catching_what_a_layer_raises_is_no_failure() -> None:
     @of_parts(lambda: {"fails": Fails(), "fc": nn.Linear(4, 2)})
     def Careful(self, x: Tensor) -> Tensor:
