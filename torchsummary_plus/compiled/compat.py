@@ -27,7 +27,7 @@ from ..live.cuda_calls import always
 from ..ops.backends import FORMATS, keeps_last_on_cuda
 from ..ops.scratch.cuda.cudnn.queries import Card
 from ..ops.shapes.registry import is_channels_last
-from ..step.autograd.cuda_functions import attention
+from ..step.autograd.functions import attention
 
 _ALL = "compiled=True is answered with the estimate of the uncompiled step"
 
@@ -177,7 +177,7 @@ def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, int]) 
     wrap("torch:_C._select_conv_backend", _choose_backend)
     wrap("torch:_C._conv_determine_backend_memory_format", _suggest_layout)
     composite = probe("torch:_C.DispatchKey.CompositeImplicitAutograd", _ALL)
-    torch.ops.aten.scaled_dot_product_attention.default.py_impl(composite)(partial(_attend, capability))
+    torch.ops.aten.scaled_dot_product_attention.default.py_impl(composite)(_attend)
     if not place("torch.utils._triton:has_triton_package", _ALL).value():
         version = "torch._inductor.utils:get_triton_attrs_descriptor_version"
         put(version, always(place(version, _ALL).value()))
@@ -217,11 +217,11 @@ def _fold_on_cpu(own: Callable[..., Any], folder: Any, node: Any) -> Any:
         node.kwargs = kwargs
 
 
-def _attend(capability: Capability, query: Any, *call: Any, **how: Any) -> Any:
+def _attend(query: Any, *call: Any, **how: Any) -> Any:
     """Trace attention on CUDA as the kernel that torch would choose there."""
     math = torch.ops.aten._scaled_dot_product_attention_math
     if query.device.type == "cuda":
-        return attention(capability, math, query, *call, **how)
+        return attention(math, query, *call, **how)
     return math(query, *call, **how)[0]
 
 

@@ -38,9 +38,8 @@ from ..table.modules import ModuleTree, tensors_in
 from ..trace.kernels import CROWDED, Routers
 from ..trace.values import NO_OVERFLOW, OUTSIDE, AssumedValues, ValueSource
 from .autograd.cuda_engine import CudaEngine
-from .autograd.cuda_functions import loss_on_card
 from .autograd.dispatch import StepKernels, engine_watched
-from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode
+from .autograd.functions import StepFunctions, failed_node, functions_as_without_mode, loss_on_card
 from .compiling import CompilerNeededError, compiled_for_torch, compiler_left_out
 from .ledger import Ledger, Work
 from .real_steps import (
@@ -427,7 +426,7 @@ class RecordedSteps(Steps):
             self.copy.give_hooks()
             engine = kernels.engine = CudaEngine(watch)
             stack.callback(engine.release)
-            functions = StepFunctions(watch, engine, self.device, ledger.workspaces.chip)
+            functions = StepFunctions(watch, engine, self.device)
             watch.state.on_cuda = functions.on_cuda
             if functions.on_cuda:
                 stack.enter_context(loss_on_card())
