@@ -150,7 +150,7 @@ class Attempts:
                 else:
                     self.kind, self.routers, self.reason = before
                     is_elsewhere = self.options.device not in (None, self.own_device)
-                    if first is not None and (is_elsewhere or not self._has_values()):
+                    if first is not None and (is_elsewhere or not is_complete(self.tree.modules)):
                         first.__cause__ = error
                         error = first
                     failed = failed or error
@@ -164,7 +164,7 @@ class Attempts:
         """After a fake pass has failed: go on with a real pass, or without values, with routers that share tokens."""
         if self.kind == "real":
             return False
-        if self._has_values():
+        if is_complete(self.tree.modules):
             if self.options.run == "auto":
                 self.kind, self.reason = "real", f"the fake pass stopped in {failed.where}: {failed.original}"
             return self.options.run == "auto"
@@ -173,9 +173,6 @@ class Attempts:
             return False
         self.routers, self.reason = Routers(numbers), f"{self.reason}; {BALANCED}"
         return True
-
-    def _has_values(self) -> bool:
-        return is_complete(self.tree.modules)
 
     def _once(self, batch: int, grad: bool) -> Trace:
         """Run the forward once, on a copy of the model, and return what is noted meanwhile."""
@@ -337,12 +334,11 @@ def _thread_ended(usual: Callable[..., Any], ended: threading.ExceptHookArgs) ->
         usual(ended)
 
 
+@dataclass(eq=False)
 class NeedsIntegerError(Exception):
     """An embedding received the sized input number ``index`` as floats."""
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index
+    index: int
 
 
 class Embeddings(Listener):

@@ -365,11 +365,8 @@ def _has_no_kernel(func: OpOverload, args: tuple[Any, ...]) -> bool:
 
 def _overridden(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
     """Return the bound methods of the listeners that override ``name``."""
-    overriding = []
-    for listener in listeners:
-        if getattr(type(listener), name) is not getattr(Listener, name):
-            overriding.append(getattr(listener, name))
-    return overriding
+    usual = getattr(Listener, name)
+    return [getattr(listener, name) for listener in listeners if getattr(type(listener), name) is not usual]
 
 
 def device_of(tensor: Any) -> torch.device:

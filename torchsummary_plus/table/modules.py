@@ -87,10 +87,8 @@ class ModuleTree:
 
     def size(self) -> int:
         """Return the number of children currently registered."""
-        size = 0
-        for module in [known() for known in self._released] if self._released else self.modules:
-            size += 0 if module is None else len(module._modules)
-        return size
+        modules = [known() for known in self._released] if self._released else self.modules
+        return sum([len(module._modules) for module in modules if module is not None])
 
     def _walk(self, model: nn.Module, parent: int | None = None, name: str = "") -> None:
         """Visit registered children in pre-order, without recursion: models may exceed Python's recursion limit."""
@@ -175,12 +173,10 @@ class ModuleTree:
         Without any, or on ``meta``, it is the CPU.
         """
         device = execution_device(self.modules) if self.is_offloaded else None
-        for tensor in self.tensors() if device is None else ():
-            if device is None or tensor.is_cuda:
-                device = tensor.device
-            if tensor.is_cuda:
-                break
-        return CPU if device is None or device.type == "meta" else device
+        if device is None:
+            devices = [tensor.device for tensor in self.tensors()] or [CPU]
+            device = next((device for device in devices if device.type == "cuda"), devices[0])
+        return CPU if device.type == "meta" else device
 
     def dtype(self) -> torch.dtype:
         """Return the dtype of the first floating-point parameter or buffer, else the real one of the first complex one.

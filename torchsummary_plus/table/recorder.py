@@ -294,10 +294,8 @@ def _merged(owners: Sequence[int], reads: Sequence[Read], outer: Collection[int 
     other step of the same call are merged with it.
     """
     first: dict[int, int] = {}
-    step_of = []
-    """The step that each one counts as: for a call without nested calls, its first."""
-    for step, owner in enumerate(owners):
-        step_of.append(step if owner < 0 or owner in outer else first.setdefault(owner, step))
+    # The step that each one counts as: for a call without nested calls, its first.
+    step_of = [s if owner < 0 or owner in outer else first.setdefault(owner, s) for s, owner in enumerate(owners)]
     targets: dict[int, set[int]] = defaultdict(set)
     for (source, _), target, _ in reads:
         targets[step_of[source]].add(step_of[target])

@@ -241,10 +241,7 @@ class _Node:
 def _grow(trace: Trace) -> list[_Node]:
     """Return the tree of rows in pre-order: calls, the uncalled containers around them, and modules never called."""
     known: dict[int, _Node] = {}
-    by_path: dict[str, ModuleSpec] = {}
-    for module in trace.modules:
-        if module.registered:
-            by_path[module.path] = module
+    by_path = {module.path: module for module in trace.modules if module.registered}
     calls: list[_Node] = []
     for call in trace.calls:
         called = None if call.module is None else trace.modules[call.module]
@@ -304,20 +301,11 @@ def _count_parameters(nodes: list[_Node]) -> tuple[list[ParameterSpec], list[Par
     parameters, in the order of rows, and buffers.
     """
     keys: set[int] = set()
-    readers: dict[int, _Node] = {}
-    called, uncalled, buffers = [], [], []
-    for node in nodes:
-        if node.call is None:
-            uncalled.append(node)
-        else:
-            called.append((node.call.index, node))
-            for key in node.call.used:
-                readers.setdefault(key, node)
-        if node.module is not None and node.first:
-            for buffer in node.module.buffers:
-                if buffer.registered:
-                    buffers.append(buffer)
-    for node in (*dict(sorted(called)).values(), *uncalled):
+    called = [(node.call, node) for node in nodes if node.call is not None]
+    uncalled = [node for node in nodes if node.call is None]
+    readers = {key: node for call, node in reversed(called) for key in call.used}
+    in_order = [node for _, node in sorted(called, key=lambda pair: pair[0].index)]
+    for node in in_order + uncalled:
         for parameter in node.module.parameters if node.module is not None else ():
             if parameter.key not in keys:
                 keys.add(parameter.key)
@@ -325,6 +313,8 @@ def _count_parameters(nodes: list[_Node]) -> tuple[list[ParameterSpec], list[Par
                 node.num_params += parameter.numel if parameter.registered else 0
     for node in uncalled:
         node.user = next(filter(None, [readers.get(parameter.key) for parameter in node.counted]), None)
+    first = [node.module for node in nodes if node.module is not None and node.first]
+    buffers = [buffer for module in first for buffer in module.buffers if buffer.registered]
     return [parameter for node in nodes for parameter in node.counted], buffers
 
 
@@ -343,9 +333,7 @@ def _rows(nodes: list[_Node], experts: Sequence[Experts]) -> tuple[Row, ...]:
             node.parent.mult_adds += node.mult_adds
             if node.unknown:
                 node.parent.unknown = (node.parent.unknown or Counter()) + node.unknown
-    shares: dict[int, Fraction] = {}
-    for group in experts:
-        shares.update(dict.fromkeys(group.keys, Fraction(group.chosen, group.count)))
+    shares = {key: Fraction(group.chosen, group.count) for group in experts for key in group.keys}
     storages: set[int] = set()
     return tuple([_row(node, shares, owners, storages) for node in nodes])
 
