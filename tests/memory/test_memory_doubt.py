@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -21,7 +21,7 @@ from torchsummary_plus.data.memory_records import LEAST_DOUBT
 from torchsummary_plus.memory import estimate as estimates
 from torchsummary_plus.memory.attribution import replay
 from torchsummary_plus.ops.scratch.registry import SCRATCH, UNMODELLED, Alloc, AtMost, Rule
-from torchsummary_plus.step import kernel_trials, real_steps
+from torchsummary_plus.step import real_steps
 from torchsummary_plus.step.workspace import LARGEST_LASTING, WITH_VECTORS
 
 pytestmark = pytest.mark.usefixtures("threads")
@@ -103,19 +103,11 @@ def test_the_range_is_open_whichever_rule_is_missing(name: str, device: str, mon
     assert all(doubt.nbytes >= LEAST_DOUBT for doubt in estimate.log.doubts)
 
 
-@pytest.fixture
-def unstudied(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An operator that no table knows, as one of a later release would be."""
-    monkeypatch.setattr(kernel_trials, "WITHOUT_SCRATCH", frozenset())
-    kernel_trials.is_unstudied.cache_clear()
-    yield "aten::_pdist_forward"
-    kernel_trials.is_unstudied.cache_clear()
-
-
 @from_release("2.11", "the release that CUDA rules were measured on")
-def test_an_operator_that_no_table_knows_is_named_on_cuda(unstudied: str) -> None:
+def test_an_operator_that_no_table_knows_is_named_on_cuda() -> None:
+    """As one of a later release would be."""
     named = estimate_memory(Applied(torch.pdist, 40), input_data=torch.ones(1), mode="eval", device="cuda")
-    assert dict(named.unknown) == {unstudied: 2}
+    assert dict(named.unknown) == {"aten::_pdist_forward": 2}
 
 
 @pytest.mark.usefixtures("kept_workspaces")

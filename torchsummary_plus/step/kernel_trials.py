@@ -31,7 +31,6 @@ from ..ops.scratch.masks import masked_rows, masks_of, written_rows
 from ..ops.scratch.registry import (
     SCRATCH,
     UNMODELLED,
-    WITHOUT_SCRATCH,
     Alloc,
     Free,
     Result,
@@ -80,19 +79,13 @@ def is_foreign(name: str) -> bool:
 def is_unstudied(name: str) -> bool:
     """Whether an operator of torch is one that no table of this package knows, as are those of later releases.
 
-    >>> is_unstudied("aten::mm"), is_unstudied("aten::_pdist_forward"), is_unstudied("aten::of_tomorrow")
+    >>> is_unstudied("aten::mm"), is_unstudied("aten::relu"), is_unstudied("aten::of_tomorrow")
     (False, False, True)
     """
-    plain = name.partition(".")[0]
-    if not name.startswith("aten::") or {plain, name} & WITHOUT_SCRATCH or base_name(plain) in FORMULAS:
+    plain, func = name.partition(".")[0], overload_of(name)
+    if not name.startswith("aten::") or base_name(plain) in FORMULAS or (func is not None and is_free(func)):
         return False
-    func = overload_of(name)
-    if func is not None and is_free(func):
-        return False
-    devices = UNMODELLED.items()
-    return not any(
-        (device, known) in SCRATCH or known in others for device, others in devices for known in (plain, name)
-    )
+    return {plain, name}.isdisjoint({known for _, known in SCRATCH}.union(*UNMODELLED.values()))
 
 
 def unfreed_bytes(timeline: Timeline) -> int:
@@ -134,11 +127,36 @@ def tried(
         return None
     if _only_views(func) or func._schema.name in OF_STORAGES or name.startswith("profiler::"):
         return ()  # At most a result, in the size of its fake.
-    if any(result.layout is not torch.strided for result in tensors_of(out)):
-        return None
     casts = is_foreign(name) and compat.is_cast_inside("cpu")
+    surroundings = (
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+        float32_precisions(),
+        casts and torch.get_autocast_dtype("cpu"),
+    )
+    read: list[Any] = [id(func), surroundings]
+    operands: list[Tensor] = []
+    _read((*args, *kwargs, *kwargs.values()), read, operands)
+    if any(tensor.layout is not torch.strided for tensor in (*operands, *tensors_of(out))):
+        return None
+    ids = list(map(id, operands))
+    read += (_selected(func, args, out), tuple(map(ids.index, ids)))  # Which are one tensor.
+    read += [] if torch.Tag.pointwise in func.tags else _contents(operands)
     known = of_libraries if is_foreign(name) or _has_packed(args) else _COURSES
-    return _known(func, Call(args, kwargs, out), known, casts)
+    key, call = tuple(read), Call(args, kwargs, out)
+    try:
+        return known[key]
+    except KeyError:
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        known[key] = timeline = _afresh(func, call, casts)
+        return timeline
+    except TypeError:  # An argument cannot be a key.
+        return _afresh(func, call, casts)
 
 
 def _has_packed(args: tuple[Any, ...]) -> bool:
@@ -150,39 +168,6 @@ def _has_packed(args: tuple[Any, ...]) -> bool:
 def _only_views(func: OpOverload) -> bool:
     """Whether an operator only makes a view, or changes how a tensor views its storage, as ``transpose_`` does."""
     return func.is_view or func is aten._unsafe_view.default or torch.Tag.inplace_view in func.tags
-
-
-def _known(func: OpOverload, call: Call, known: Timelines, casts: bool = False) -> Timeline | None:
-    """Return a call's timeline, tried once for all calls alike; None if an operand is not strided."""
-    args, kwargs, out = call
-    surroundings = (
-        torch.get_num_threads(),
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.backends.mkldnn.enabled,
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_default_dtype(),
-        float32_precisions(),
-        casts and torch.get_autocast_dtype("cpu"),
-    )
-    read: list[Any] = [id(func), surroundings, _selected(func, args, out)]
-    operands: list[Tensor] = []
-    _read((*args, *kwargs, *kwargs.values()), read, operands)
-    if any(tensor.layout is not torch.strided for tensor in operands):
-        return None
-    ids = list(map(id, operands))
-    read.append(tuple(map(ids.index, ids)))  # Which are one tensor.
-    read += [] if torch.Tag.pointwise in func.tags else _contents(operands)
-    key = tuple(read)
-    try:
-        return known[key]
-    except KeyError:
-        if len(known) >= _REMEMBERED:
-            known.clear()
-        known[key] = timeline = _afresh(func, call, casts)
-        return timeline
-    except TypeError:  # An argument cannot be a key.
-        return _afresh(func, call, casts)
 
 
 def _contents(tensors: Iterable[Tensor]) -> Iterator[int]:
@@ -601,17 +586,15 @@ def shortened(call: Call, is_pointwise: bool) -> Iterator[Shortened]:
 
 def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], Timeline | None]) -> Timeline | None:
     """Return a call's timeline from those of smaller ones; None if these are unlike or on no line."""
-    known: list[tuple[int, Timeline]] = []
+    known: list[Timeline] = []
     for size in sizes:
         timeline = run(way.at(size))
-        if timeline is None or (known and list(map(_kind, timeline)) != list(map(_kind, known[0][1]))):
+        if timeline is None or (known and list(map(_kind, timeline)) != list(map(_kind, known[0]))):
             return None
-        known.append((size, timeline))
-        if len(known) > 1:
-            points = zip(*(timeline for _, timeline in known))
-            steps = [_on_line(way.size, [size for size, _ in known], list(steps)) for steps in points]
-            if None not in steps:
-                return cast("Timeline", tuple(steps))
+        known.append(timeline)
+        steps = [_on_line(way.size, sizes, steps) for steps in zip(*known)]
+        if len(known) > 1 and None not in steps:
+            return cast("Timeline", tuple(steps))
     return None
 
 
@@ -619,7 +602,7 @@ def _kind(step: Step) -> Step:
     return step._replace(nbytes=0) if isinstance(step, (Alloc, Result)) else step
 
 
-def _on_line(size: int, sizes: list[int], steps: list[Any]) -> Step | None:
+def _on_line(size: int, sizes: Sequence[int], steps: Sequence[Any]) -> Step | None:
     """Return a step in another size: constant or proportional by two points, on any line by three; None if on none."""
     (a, b, *_), (x, y, *_) = sizes, [0 if isinstance(step, Free) else step.nbytes for step in steps]
     if x == y and all(step == steps[0] for step in steps):

@@ -141,15 +141,6 @@ UNMODELLED: dict[str, frozenset[str]] = {
 }
 """Operators known to use scratch memory but without a rule, or on the CPU as their values say: they are named."""
 
-WITHOUT_SCRATCH = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("_cholesky_solve_helper", "_compute_linear_combination", "_pdist_forward"),
-        *("_unsafe_view_copy", "unsafe_split_copy.Tensor", "unsafe_split_with_sizes_copy"),
-    )
-)
-"""Operators on CUDA measured to need no scratch memory, among those that have multiply-adds but no formula."""
-
 
 @names_cures({})
 def register_scratch(
