@@ -72,10 +72,7 @@ class CudaEngine:
         self.fresh.clear()
 
     def run(self, run: Callable[..., Any], roots: Sequence[Any], gradients: Any, *how: Any, **kwargs: Any) -> Any:
-        """Run a backward. Raises :class:`UnsupportedError` for a leaf whose node has a stream.
-
-        The engine would look it up on a missing GPU.
-        """
+        """Run a backward. Raises :class:`UnsupportedError` for a leaf whose node has a stream, of a missing GPU."""
         if self.slot is None:
             return run(roots, gradients, *how, **kwargs)
         with self._started(self.slot, roots) as (started, graph):

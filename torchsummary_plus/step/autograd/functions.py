@@ -323,10 +323,7 @@ def _without_mode(name: str, check: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def cuda_function(func: Any, math: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the GPU's implementation of a function, which may be itself.
-
-    ``math`` runs attention operator by operator where no fused kernel applies.
-    """
+    """Return the GPU's implementation of a function; ``math`` runs attention operator by operator."""
     if func is ATTENTION:
         return partial(attention, math)
     if func in _BATCH_NORMS:

@@ -268,10 +268,7 @@ def _bound(conv: Convolution, chip: Chip, x: Tensor, weight: Tensor, y: Sequence
 def forward_columns(
     conv: Convolution, chip: Chip, line: Timeline, x: Tensor, weight: Tensor, y: Sequence[int], biased: bool
 ) -> Timeline | AtMost:
-    """Return the allocations of the forward with the output shape ``y``, after those of ``line``.
-
-    Volumes have a bound.
-    """
+    """Return the allocations of the forward, whose output has the shape ``y``, after those of ``line``."""
     if len(y) == 5:
         return _bound(conv, chip, x, weight, y)
     steps, groups = Allocations(), conv.groups

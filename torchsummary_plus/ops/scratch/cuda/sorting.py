@@ -93,10 +93,9 @@ COUNT_BYTES = 4
 
 
 def positions(chip: Chip, count: int, copy: int, result: Alloc | Result, has_axes: bool = True) -> Timeline:
-    """Return the timeline of ``nonzero()`` of so many elements: a count, the positions, and CUB's storage for each.
+    """Return the timeline of ``nonzero()`` of so many elements, whose ``result`` alone outlives it.
 
-    ``copy`` is the bytes of a contiguous copy, if one is needed. The ``result`` alone outlives the timeline. A tensor
-    without axes has no positions to find.
+    After a contiguous copy of ``copy`` bytes come a count and the positions, each with CUB's storage.
     """
     steps = Allocations()
     copies = steps.append(buffers(copy))
@@ -159,11 +158,7 @@ def index_put(
 
 
 def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int) -> Timeline:
-    """Return a timeline that sorts linear indices, so that equal ones are written one after the other.
-
-    A tensor that is not contiguous is copied, and one whose indexed axes are not adjacent, which it then has in front.
-    Values are expanded to all elements that are written.
-    """
+    """Return a timeline that sorts linear indices, so that equal ones are written one after the other."""
     if not count or not x.numel():
         return ()
     axes: list[int] = []  # A mask is of as many as it has.
@@ -175,7 +170,7 @@ def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, coun
     places = prod(x.shape[axis] for axis in axes)
     written = count * (x.numel() // places)
     expanded = copied(values) if values.numel() == written else written * values.element_size()
-    is_moved = False
+    is_moved = False  # Axes that are not adjacent come to the front.
     if axes[-1] - axes[0] >= len(axes):
         order = [axis for axis in (*axes, *(a for a in range(x.dim()) if a not in axes)) if x.shape[axis] > 1]
         is_moved = order != sorted(order)
@@ -315,10 +310,7 @@ TILES = {
 
 
 def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None) -> int:
-    """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes.
-
-    One pass, which reads input and writes output, needs no copies.
-    """
+    """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes."""
     both_of_four = key == value == 4
     if count <= (SINGLE_TILE_OF_FOUR if both_of_four else SINGLE_TILE):
         return LEAST

@@ -168,12 +168,15 @@ def cudnn_library() -> ctypes.CDLL:
     return library
 
 
-def missing_kernels(capability: tuple[int, int]) -> str:
-    """Return why this cuDNN cannot be queried for a GPU that it has no kernels for; "" if it has.
+def refusal(capability: tuple[int, int]) -> str:
+    """Return why cuDNN cannot be queried for a GPU; "" if it can.
 
-    Its heuristics would still answer, but with the workspaces of kernels that a build for that GPU does not run.
+    Without kernels for it, its heuristics would answer with those that a build for that GPU does not run.
     """
-    version = cudnn_library().cudnnGetVersion()
+    try:
+        version = cudnn_library().cudnnGetVersion()
+    except CudnnError as error:
+        return str(error)
     if capability >= TURING or version < WITHOUT_VOLTA:
         return ""
     known = ".".join(map(str, capability))

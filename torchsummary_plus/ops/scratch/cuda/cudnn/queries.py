@@ -32,7 +32,7 @@ from .....data.units import MIB
 from .....live.cuda_calls import capability_of, driver_figures
 from ....backends import allows_tf32
 from . import backend
-from .backend import CudnnError, Question, cudnn_library, missing_kernels, version_text, workspaces
+from .backend import CudnnError, Question, cudnn_library, refusal, version_text, workspaces
 
 CLUSTERS = (9, 0)
 """The first compute capability with thread-block clusters."""
@@ -54,17 +54,9 @@ class Cudnn:
         self.refused: dict[str, int] = {}
         self.is_guessed = False
         """Whether the table has answered in place of cuDNN."""
-        self.why = ""
+        unknown = "no device properties are known for this GPU"
+        self.why = 'cudnn="rule"' if how == RULE else unknown if card is None else refusal(card.capability)
         """Why cuDNN is not queried; "" if it is."""
-        if how == RULE:
-            self.why = 'cudnn="rule"'
-        elif card is None:
-            self.why = "no device properties are known for this GPU"
-        else:
-            try:
-                self.why = missing_kernels(card.capability)
-            except CudnnError as error:
-                self.why = str(error)
         self.has_worker = not self.why and capability_of(0) is None
         """Whether a subprocess is queried, in which cuDNN has stand-ins for CUDA's driver."""
         if self.has_worker and card is not None and worker_of(os.getpid(), device_text(card)) is None:
@@ -248,10 +240,7 @@ CARD_FILES = Path(__file__).parent / "card_files"
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU's device properties; ``like`` names the GPU they are borrowed from, if any.
-
-    Field names are those of the card files.
-    """
+    """A GPU's device properties, as in the card files; ``like`` names the GPU they are borrowed from, if any."""
 
     name: str
     capability: Capability
