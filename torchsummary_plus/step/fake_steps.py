@@ -66,9 +66,8 @@ STUDENT = {2: 12.71, 3: 4.30}
 class Draws:
     """Whether random numbers may determine what a step runs, and the step's seed (None: the caller's state).
 
-    They do if the code ``asks`` for a drawn value, and may if it uses ``foreign`` generators: Python's or NumPy's, or
-    those with which torch loads data.
-    With ``highest`` the draw of the highest peak stands for the step, so that a limit holds for all of them.
+    They do if the code ``asks`` for a drawn value, and may if it uses ``foreign`` generators: Python's, NumPy's, those
+    with which torch loads data. With ``highest`` the draw of the highest peak stands for the step, as limits need it.
     """
 
     seed: int | None = None
@@ -93,10 +92,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Task:
-    """What to record: a model's steps on an example and a device, and the answers of a real step if they need any.
-
-    ``guesses`` answer the rest.
-    """
+    """What to record: a model's steps on a device; a real step's answers, if it ran, and ``guesses`` for the rest."""
 
     tree: ModuleTree
     example: Example
@@ -113,7 +109,6 @@ class Task:
     failure: ForwardError | StepError | None = None
     """The failure of the first attempt with guesses."""
     misrepresented: set[str] = field(default_factory=set)
-    """What fakes misrepresent in the step."""
 
     def run_for_real(self) -> RealRun:
         """Return the answers of real steps, which run once."""
@@ -140,11 +135,10 @@ SETBACKS = ForwardError, StepError, NeedsIntegerError, CompilerNeededError, Need
 
 
 def record(task: Task) -> MemoryLog:
-    """Return the memory events of a model's steps on fake tensors. The model is left unchanged.
+    """Return the memory events of a model's steps on fake tensors; raise :class:`ForwardError` or :class:`StepError`.
 
     A step that fails is recorded again, as :func:`next_attempt` says; so is one in which the first run of an operator
     imported parts of torch, whose frames keep tensors alive.
-    Raises :class:`ForwardError`, and :class:`StepError` for failures outside the forward.
     """
     with one_pass():
         import_for_steps()

@@ -60,9 +60,8 @@ def _first_and_last(
 ) -> None:
     """Generate two tokens, grow the cache by its own ``update`` as if by the others, and generate the last two.
 
-    As in one ``generate``, the last token is generated while the logits of the one before are alive. ``options`` has
-    the cache, if it is not the model's own. A model without keys and values, whose states do not grow, generates all
-    tokens.
+    The last token is generated while the logits of the one before are alive. ``options`` has the cache, if it is not
+    the model's own. A model whose states do not grow generates all tokens.
     """
     with _set_to(model, 2, "dynamic", return_dict_in_generate=True):
         cache = model.generate(input_ids, attention_mask=attention_mask, **options).past_key_values
@@ -85,11 +84,7 @@ def _first_and_last(
 
 
 def _grow(cache: Any, number: int, layer: Any, missing: int) -> None:
-    """Append ``missing`` tokens to a layer of a cache.
-
-    A layer with a sliding window grows until the window is full, and by one token more; after that its size is
-    constant.
-    """
+    """Append ``missing`` tokens to a cache's layer; a sliding window grows until it is full, and by one token more."""
 
     def append(count: int) -> None:
         if count:
@@ -215,31 +210,15 @@ def own_cache(model: Any, choice: CacheChoice, tokens: int) -> Any:
 
 
 def _paged(caches: Any, config: Any, choice: CacheChoice, tokens: int) -> Any:
-    """Return a model's own cache with layers of blocks for keys and values; layers of recurrent states stay."""
-    cache = caches.DynamicCache(config=config)
-    layer = _blocks(caches, choice)
-    windows = {caches.DynamicLayer: None, caches.DynamicSlidingWindowLayer: "sliding_window"}
-    if not cache.layers:
-        cache.layers = [caches.DynamicLayer() for _ in range(config.num_hidden_layers)]
-    cache.layers = [
-        layer(own_layer, tokens, getattr(own_layer, windows[type(own_layer)] or "", None))
-        if type(own_layer) in windows
-        else own_layer
-        for own_layer in cache.layers
-    ]
-    return cache
-
-
-def _blocks(caches: Any, choice: CacheChoice) -> Any:
-    """Return the class of a layer that keeps keys and values in blocks, all allocated at once."""
+    """Return a model's own cache with keys and values in blocks, all allocated at once; recurrent states stay."""
     block, dtype = choice.block, torch.float8_e4m3fn if choice.dtype == FP8 else None
 
     class Blocks(caches.DynamicLayer):  # type: ignore[misc]
-        def __init__(self, own: Any, tokens: int, window: int | None) -> None:
+        def __init__(self, own: Any) -> None:
             super().__init__()
             self.own = own
             self.is_sliding = own.is_sliding
-            self.window = window
+            self.window = window = getattr(own, "sliding_window", None)
             whole = -(-tokens // block)
             self.slots = block * (whole if window is None else min(whole, -(-window // block) + 1))
             self.length = 0
@@ -278,7 +257,13 @@ def _blocks(caches: Any, choice: CacheChoice) -> Any:
             sizes: tuple[int, int] = self.own.get_mask_sizes(queries)
             return sizes
 
-    return Blocks
+    cache = caches.DynamicCache(config=config)
+    if not cache.layers:
+        cache.layers = [caches.DynamicLayer() for _ in range(config.num_hidden_layers)]
+    for number, own in enumerate(cache.layers):
+        if type(own) in (caches.DynamicLayer, caches.DynamicSlidingWindowLayer):
+            cache.layers[number] = Blocks(own)
+    return cache
 
 
 def _grouped(caches: Any, choice: CacheChoice) -> Any:

@@ -130,24 +130,20 @@ class Loss:
             returned = "None" if loss is None else f"a {type(loss).__name__}"
             returned = "a tensor without a gradient" if isinstance(loss, Tensor) else returned
             raise InputError(f"loss {self.name} returned {returned}; accepted: one number as a tensor with a gradient")
-        scores = prediction(output)
+        scores, note = prediction(output), ""
         last = self.target_kind == CLASSES and _classes_are_last(scores, output, inputs, targets)
-        note = ""
         if targets is None:
-            targets, note = self._make_targets(scores, last)
+            shape, dtype, classes = tuple(scores.shape), torch.int64, ""
+            if self.target_kind == CLASSES:
+                axis = len(shape) - 1 if last or len(shape) == 1 else 1
+                shape, classes = shape[:axis] + shape[axis + 1 :], f", of {shape[axis]:,} classes (axis {axis})"
+            elif self.target_kind == VALUES:
+                dtype = torch.float32 if torch.is_autocast_enabled(scores.device.type) else scores.dtype
+            targets = torch.zeros(shape, dtype=dtype, device=scores.device)
+            note = f"targets of {self.name}: {dtype_name(dtype)} {list(shape)}{classes}"
         if last and self.function is not causal_lm:
             return self.function(scores.flatten(0, -2), targets.flatten()), targets, note
         return self.function(scores, targets), targets, note
-
-    def _make_targets(self, scores: Tensor, last: bool) -> tuple[Tensor, str]:
-        shape, dtype, classes = tuple(scores.shape), torch.int64, ""
-        if self.target_kind == CLASSES:
-            axis = len(shape) - 1 if last or len(shape) == 1 else 1
-            shape, classes = shape[:axis] + shape[axis + 1 :], f", of {shape[axis]:,} classes (axis {axis})"
-        elif self.target_kind == VALUES:
-            dtype = torch.float32 if torch.is_autocast_enabled(scores.device.type) else scores.dtype
-        targets = torch.zeros(shape, dtype=dtype, device=scores.device)
-        return targets, f"targets of {self.name}: {dtype_name(dtype)} {list(shape)}{classes}"
 
 
 def as_loss(loss: Any, targets: Any = None) -> Loss | None:
