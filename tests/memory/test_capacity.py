@@ -9,13 +9,7 @@ from torch import nn
 
 from torchsummary_plus import max_batch_size
 from torchsummary_plus.data.memory_records import MemoryLog, Moment, StorageSpec
-from torchsummary_plus.memory.capacity import (
-    LARGEST_BATCH,
-    Search,
-    at_batch,
-    largest,
-    scales,
-)
+from torchsummary_plus.memory.capacity import LARGEST_BATCH, Search, at_batch, largest, scales
 
 Law = Callable[[int], list[int]]
 """The bytes that are live together, by the batch."""

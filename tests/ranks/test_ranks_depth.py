@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,11 +87,12 @@ def assert_equal(estimate: MemoryEstimate, whole: MemoryEstimate) -> None:
 
 def test_layers_that_differ_are_not_taken_for_equal() -> None:
     rows = []
-    for change in ("shape", "number", "function", "flag", "dtype"):
+    for change in _CHANGES.values():
         model = Llama(replace(SHAPE, depth=9))
         for number, layer in enumerate(model.layers):
             layer.position = number  # Counts layers, as transformers' ``layer_idx`` does.
-        _CHANGES[change](model.layers[4])
+            layer.settings = SimpleNamespace(dtype=torch.float32)
+        change(model.layers[4])
         stack = largest_stack(model, 2)
         rows.append(stack and (stack.path, stack.start, stack.stop))
     assert rows == [("layers", 0, 4)] * len(rows)
@@ -104,6 +106,7 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
     "function": lambda layer: setattr(layer, "activation", lambda x: x),
     "flag": lambda layer: layer.eval(),
     "dtype": lambda layer: layer.mlp.half(),
+    "setting": lambda layer: setattr(layer.settings, "dtype", torch.float16),
 }
 
 

@@ -13,9 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cache, partial
 from operator import add, sub
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -23,10 +24,11 @@ from torch import Tensor, nn
 from ..data.errors import SummaryError
 from ..data.memory_records import Doubt, Kernel, MemoryLog, ModuleCall, Moment, StorageSpec
 from ..data.units import is_integer
-from ..live.copying import Copier
+from ..live.copying import Copier, content_of
 from ..live.isolation import one_pass
 from ..live.reachable import names_replaced
-from ..live.structures import inner_names, is_wrapper
+from ..live.structures import DEEPEST, INERT, inner_names, is_wrapper
+from ..live.structures import parts as parts_of
 from ..table.modules import CONTAINERS, ModuleTree
 from ..trace.values import OUTSIDE
 from .fake_steps import Task, record
@@ -152,7 +154,8 @@ def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[Stack
     if not isinstance(container, CONTAINERS):
         return
     names, layers = tuple(container._modules), container._modules.items()
-    described = [([], []) if layer is None else _described(name, layer, shared) for name, layer in layers]
+    known: dict[int, Any] = {}  # What describes an object that layers share.
+    described = [([], []) if layer is None else _described(name, layer, shared, known) for name, layer in layers]
     start = 0
     for stop in range(1, len(names) + 1):
         if stop < len(names):
@@ -164,13 +167,13 @@ def _stacks(path: str, container: nn.Module, shared: set[int]) -> Iterator[Stack
         start = stop
 
 
-def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[list[Any], list[int]]:
+def _described(own_name: str, layer: nn.Module, shared: set[int], known: dict[int, Any]) -> tuple[list[Any], list[int]]:
     """Return everything that distinguishes layers, and their integers; a layer's own name is masked in texts."""
     own = re.compile(rf"\b{re.escape(own_name)}\b")
     counts: list[int] = []
 
-    def described(value: Any) -> Any:
-        """Return a comparable form: plain values themselves, a tensor's shape, a function's code, else the class."""
+    def described(value: Any, depth: int = 0) -> Any:
+        """Return a comparable form: plain values themselves, a tensor's shape, a function's code, else its parts."""
         if isinstance(value, str):
             return own.sub("*", value)
         if isinstance(value, Tensor):
@@ -178,12 +181,23 @@ def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[list[
             of_value = tuple(value.shape), value.dtype, value.requires_grad, str(value.device), type(value), inner
             return of_value, id(value) if id(value) in shared else None
         if isinstance(value, (tuple, list)):
-            return type(value), list(map(described, value))
+            return type(value), [described(item, depth + 1) for item in value]
         if isinstance(value, dict):
-            return [(str(key), described(item)) for key, item in value.items()]
-        if isinstance(value, (bool, int, float, bytes, type(None))):
+            return [(str(key), described(item, depth + 1)) for key, item in value.items()]
+        if isinstance(value, (int, float, bytes, frozenset, Enum, BuiltinFunctionType, *INERT)):
             return value
-        return value.__code__ if isinstance(value, FunctionType) else type(value)
+        if isinstance(value, partial):
+            return described((value.func, value.args, value.keywords), depth)
+        if isinstance(value, MethodType):
+            return described(value.__func__, depth)
+        if isinstance(value, FunctionType):
+            return value.__code__, [described(content_of(cell), depth + 1) for cell in value.__closure__ or ()]
+        if isinstance(value, nn.Module) or depth > DEEPEST:
+            return type(value)
+        if id(value) not in known:
+            known[id(value)] = type(value)  # Which stands for it inside itself.
+            known[id(value)] = type(value), [described(part, depth + 1) for part in parts_of(value)]
+        return known[id(value)]
 
     parts: list[Any] = []
     for name, module in layer.named_modules():
@@ -201,9 +215,7 @@ def _described(own_name: str, layer: nn.Module, shared: set[int]) -> tuple[list[
 
 
 def _sharding(module: nn.Module) -> Any:
-    """Return how FSDP treats a module's parameters; a prefetch list makes a module unequal to all others."""
-    if hasattr(module, "_handle"):
-        return [str(getattr(module, name, None)) for name in _OF_FLAT]
+    """Return how FSDP 2 treats a module's parameters; a prefetch list makes a module unequal to all others."""
     state = getattr(module, "_get_fsdp_state", lambda: None)()
     if any(getattr(state, name, ()) for name in ("_states_to_forward_prefetch", "_states_to_backward_prefetch")):
         return object()
@@ -214,10 +226,6 @@ def _sharding(module: nn.Module) -> Any:
         policies = (getattr(group, name, None) for name in ("mp_policy", "offload_policy"))
         parts.append([str(value) for value in (*(getattr(mesh, "mesh", None) for mesh in meshes), *policies)])
     return parts
-
-
-_OF_FLAT = ("sharding_strategy", "mixed_precision", "cpu_offload", "backward_prefetch", "compute_device", "world_size")
-"""Settings of a ``FullyShardedDataParallel``'s flat parameter."""
 
 
 LOOKAHEAD = 256
