@@ -294,10 +294,8 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
     answers: dict[tuple[Any, str], Any] = {(torch.cuda, name): answer for name, answer in of_cuda.items()}
     answers |= dict(zip(accelerator_places, of_accelerator))
     answers[Fake, "current_gpu"] = device.index
-    with (
-        all_replaced(answers), replaced({compat.SCATTER_STREAMS: lambda _: lambda _: None}), fakes_without_card(),
-        numbers_named(),
-    ):  # fmt: skip
+    answers[compat.SCATTER_STREAMS.owner, compat.SCATTER_STREAMS.attribute] = always(None)
+    with all_replaced(answers), fakes_without_card(), numbers_named():
         yield
 
 

@@ -146,9 +146,7 @@ class Ranked:
         return recorded
 
     def _record(self, example: Example, listeners: Sequence[Listener], cut: Cut, neighbours: Neighbours) -> Recorded:
-        guesses = AssumedValues()
-        guesses.begin()
-        answers = ValueSource(None, guesses)
+        answers = ValueSource(None, AssumedValues())
         device = self.rank.device(self.device.type)
         with ExitStack() as stack:
             stack.enter_context(global_state_kept())
