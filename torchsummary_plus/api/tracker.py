@@ -308,8 +308,7 @@ class Population:
         known = {key: ref for key, ref in self._tensors.items() if ref() is not None}
         # Leaves describe the storages that others share.
         for tensor in sorted(tensors, key=lambda each: not (_is_plain(each) and each.requires_grad and each.is_leaf)):
-            if id(tensor) not in known or known[id(tensor)]() is not tensor:
-                known[id(tensor)] = weakref.ref(tensor)
+            known.setdefault(id(tensor), weakref.ref(tensor))
         self._tensors = known
 
     def _record(self, part: torch.Tensor, whole: torch.Tensor, leaf: torch.Tensor | None = None) -> None:

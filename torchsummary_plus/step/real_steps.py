@@ -168,7 +168,12 @@ def profiled(copy: StepCopy, example: Example, device: torch.device, collects: b
             raise forward_error(error, steps.watch.tree) from error
         raise step_error(error, steps.doing, tree, OUTSIDE, "") from error
     log, garbage = read_log(done, marks, history, tuple(tree.paths), steps.assumptions, packed_bytes)
-    return log if collects else _with_collected(log, garbage)
+    cyclic = 0 if collects else sum(log.storages[number].nbytes for number in garbage)
+    if not cyclic:
+        return log
+    when = "which Python may free at any time; here none were freed during the steps"
+    notes = *log.assumptions, f"reference cycles hold {cyclic:,} bytes, {when}"
+    return replace(log, others=(*log.others, without(log, garbage)), assumptions=notes)
 
 
 def prepared(
@@ -195,16 +200,6 @@ def prepared(
     args, kwargs, _ = steps.make_inputs(example, make, duplicate)
     alike.finish()
     return steps, args, kwargs
-
-
-def _with_collected(log: MemoryLog, garbage: set[int]) -> MemoryLog:
-    """Add the log of steps whose reference cycles are collected at once."""
-    nbytes = sum(log.storages[number].nbytes for number in garbage)
-    if not nbytes:
-        return log
-    when = "which Python may free at any time; here none were freed during the steps"
-    notes = *log.assumptions, f"reference cycles hold {nbytes:,} bytes, {when}"
-    return replace(log, others=(*log.others, without(log, garbage)), assumptions=notes)
 
 
 def _settled(tree: ModuleTree, example: Example) -> Example:
@@ -334,7 +329,11 @@ class Misrepresented(Listener):
         """Note whether the operator returned a sparse tensor, or has such a gradient. Raises at the limit."""
         self.operators += 1
         if self.operators > MOST_OPERATORS:
-            raise too_long(f"it calls more than {MOST_OPERATORS:,} operators")
+            raise UnsupportedError(
+                f"the step is too long to estimate: it calls more than {MOST_OPERATORS:,} operators; pass a smaller "
+                "input or fewer micro-batches if the code loops over elements or micro-batches, or use measure_memory, "
+                "which runs the step for real"
+            )
         if any(tensor.layout in SPARSE for tensor in tensors_of(out)):
             self.seen.add(SPARSE_RESULTS)
         if func is torch.ops.aten.cumprod_.default and args[0]._is_view() and torch.is_grad_enabled():
@@ -343,14 +342,6 @@ class Misrepresented(Listener):
             name = str(getattr(func, "__name__", "")).partition(".")[0]
             if name in TANGENTS_UNDER_MODES or (name == "_efficientzerotensor" and not out.dim()):
                 self.seen.add(OTHER_TANGENTS)
-
-
-def too_long(why: str) -> UnsupportedError:
-    """Return the error for a step that is too long to estimate."""
-    return UnsupportedError(
-        f"the step is too long to estimate: {why}; pass a smaller input or fewer micro-batches if the code loops over "
-        "elements or micro-batches, or use measure_memory, which runs the step for real"
-    )
 
 
 def run_for_real(tree: ModuleTree, example: Example, step: Step, only_forward: bool = False) -> RealRun:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import accumulate, compress, groupby, pairwise
+from math import inf
 from typing import Any
 
 import torch
@@ -153,17 +154,14 @@ class NodeModules:
     """
 
     def __init__(self) -> None:
-        self._starts: list[int] = [0]
-        self._modules: list[int] = [OUTSIDE]
+        self._turns: list[tuple[int, int]] = [(0, OUTSIDE)]
 
     def turn(self, node: int, module: int) -> None:
         """Attribute nodes from this sequence number on to a module."""
-        if self._starts[-1] == node:
-            self._modules[-1] = module
-        else:
-            self._starts.append(node)
-            self._modules.append(module)
+        if self._turns[-1][0] == node:
+            self._turns.pop()
+        self._turns.append((node, module))
 
     def of(self, node: int) -> int:
         """Return the number of the module that created a node."""
-        return self._modules[bisect_right(self._starts, node) - 1]
+        return self._turns[bisect_right(self._turns, (node, inf)) - 1][1]
