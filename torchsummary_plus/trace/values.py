@@ -111,35 +111,26 @@ class ValueSource:
         self.is_search = False
         """Whether the optimizer is assumed to run to its limits, whatever a real one does."""
 
-    def count(self, request: ValueRequest) -> int:
-        """Return how often this request was asked before, and count it."""
+    def recall(self, request: ValueRequest) -> Any:
+        """Count a request, and return the answer that a real step got at the same count; None if it never asked."""
         number = self.times_asked.get(request, 0)
         self.times_asked[request] = number + 1
-        return number
-
-    def recall(self, request: ValueRequest, number: int, how: str = "") -> Any:
-        """Return the answer that a real step got the ``number``-th time; None if it never asked.
-
-        With ``how``, it is recorded for the user.
-        """
         answers = (self.recorded or {}).get(request)
-        if answers and how:
-            self.assume(request.module, request.operator, how)
         return answers[number % len(answers)] if answers else None
 
     def answer(
-        self, request: ValueRequest, number: int, func: OpOverload, args: Any, kwargs: Any, device: torch.device
+        self, request: ValueRequest, recalled: Any, func: OpOverload, args: Any, kwargs: Any, device: torch.device
     ) -> Any:
         """Return an operator's result on fakes; raises :class:`DataDependentError` if it is unknown.
 
-        ``number`` is the request's count from :meth:`count`.
+        ``recalled`` is what :meth:`recall` returned.
         """
         if func in SCALARS and request.module == OPTIMIZER and self.is_search:
             return AssumedValues().value(tensors_of(args), _dtype_asked(func, args))[0]
-        answer = self.recall(request, number, VALUE if func in SCALARS else FROM_REAL_RUN)
-        if answer is None:
+        if recalled is None:
             return self._guess(request, func, args, kwargs, device)
-        return answer if func in SCALARS else fakes_of(func, args, kwargs, answer, device)
+        self.assume(request.module, request.operator, VALUE if func in SCALARS else FROM_REAL_RUN)
+        return recalled if func in SCALARS else fakes_of(func, args, kwargs, recalled, device)
 
     def _guess(self, request: ValueRequest, func: OpOverload, args: Any, kwargs: Any, device: torch.device) -> Any:
         """Answer a request that no real step answers."""
@@ -165,12 +156,12 @@ class ValueSource:
         self.assume(request.module, request.operator, MOST)
         return result
 
-    def array(self, request: ValueRequest, number: int, tensor: Tensor) -> Tensor:
+    def array(self, request: ValueRequest, recalled: Any, tensor: Tensor) -> Tensor:
         """Return the values of a tensor that is read as an array: a real pass's, else all equal to a guessed one."""
-        values = self.recall(request, number, VALUE)
-        if values is not None:
+        if recalled is not None:
+            self.assume(request.module, request.operator, VALUE)
             with no_dispatch():
-                return values.clone()  # type: ignore[no-any-return]
+                return recalled.clone()  # type: ignore[no-any-return]
         if tensor.numel() > LARGEST:
             self.refuse(request.operator)
         value = self._guessed(request, request.operator, [tensor], tensor.dtype)
@@ -187,12 +178,11 @@ class ValueSource:
 
     def lengths(self, request: ValueRequest, func: OpOverload) -> Any:
         """Return the lengths of packed sequences; None if they are assumed to be the longest possible."""
-        answer = self.recall(request, self.count(request), FROM_REAL_RUN)
-        if answer is None and self.guesses is None:
+        recalled = self.recall(request)
+        if recalled is None and self.guesses is None:
             self.refuse(func)
-        if answer is None:
-            self.assume(request.module, request.operator, MOST)
-        return answer
+        self.assume(request.module, request.operator, MOST if recalled is None else FROM_REAL_RUN)
+        return recalled
 
     def refuse(self, func: OpOverload | str) -> NoReturn:
         """Raise :class:`DataDependentError` and remember it, since the caller may catch it."""
@@ -621,9 +611,8 @@ class ValuedKernels(FakeKernels):
             return None
         masks = masks_of(args[1]) if id(func) in PUTS else ()
         if masks:  # How many of their elements are true, if values or a real pass tell.
-            query = request(self.module(), PUT, args)
-            answer = self.answers.recall(query, self.answers.count(query))
-            for mask, count in zip(masks, mask_counts(masks, self._value_of) or answer or ()):
+            recalled = self.answers.recall(request(self.module(), PUT, args))
+            for mask, count in zip(masks, mask_counts(masks, self._value_of) or recalled or ()):
                 note_true(mask, count)
         reads = _READING.get(func._schema.name)
         if reads is not None:
@@ -671,7 +660,7 @@ class ValuedKernels(FakeKernels):
     def _answered(self, func: OpOverload, args: Any, kwargs: Any, operands: list[Tensor], fakes: list[Fake]) -> Any:
         """Return the result of an operator that asks for values: from its arguments, else from the answers."""
         query = request(self.module(), func, args)
-        turn = self.answers.count(query)
+        recalled = self.answers.recall(query)
         if all(self._value_of(tensor) is not None for tensor in operands):
             self.say_if_made_up(func.name(), operands)
             values = self._on_values(func, args, kwargs)
@@ -684,7 +673,7 @@ class ValuedKernels(FakeKernels):
         if is_from_library(func):
             with suppress(RuntimeError, NotImplementedError):
                 return self.on_fakes(func, args, kwargs)
-        return self.answers.answer(query, turn, func, args, kwargs, device)
+        return self.answers.answer(query, recalled, func, args, kwargs, device)
 
     def _on_device(self, values: Tensor) -> Tensor:
         if self.device.type == "cpu":
@@ -703,10 +692,10 @@ class ValuedKernels(FakeKernels):
     def values_of(self, fake: Tensor) -> Tensor:
         """Return the values that a step reads as an array; raises :class:`DataDependentError` if they are unknown."""
         query = request(self.module(), ARRAY, (fake,))
-        turn = self.answers.count(query)
+        recalled = self.answers.recall(query)
         values = self._value_of(fake)
         if values is None:
-            return self.answers.array(query, turn, fake)
+            return self.answers.array(query, recalled, fake)
         self.say_if_made_up(ARRAY, [fake])
         return values
 
