@@ -454,10 +454,7 @@ def avg_pool(
     return _image_in_format(x, _pooled(x, kernel, stride, padding, (1,), ceil_mode))
 
 
-@rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
-def adaptive_avg_pool(x: Tensor, size: Sizes) -> Out:
-    """The images, in their memory format, or the volumes at the given size."""
-    return _image_in_format(x, _resized(x, size))
+rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")(lambda x, size: _image_in_format(x, _resized(x, size)))
 
 
 def _resized(x: Tensor, size: Sizes) -> Shape:

@@ -120,16 +120,9 @@ def layout(shape: Shape, tensors: Sequence[Tensor], alike: bool = True) -> Shape
     return dense_strides(shape, operands)
 
 
-@rule("pow.Scalar")
-def power_of_a_number(base: float, exponent: Tensor) -> Out:
-    """The power, row-major."""
-    return fresh(exponent.shape, None)
-
-
-@rule("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Out:
-    """A row-major clone of the broadcast input."""
-    return fresh(broadcast([x.shape, mask.shape]), None)
+# Row-major whatever the operands' layouts, unlike other element-wise results.
+rule("pow.Scalar")(lambda base, exponent: fresh(exponent.shape, None))
+rule("masked_fill.Scalar", "masked_fill.Tensor")(lambda x, mask, value: fresh(broadcast([x.shape, mask.shape]), None))
 
 
 @rule("glu_backward")
@@ -233,10 +226,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool =
     return [fresh(shape, x.dtype), fresh(shape, torch.int64)]
 
 
-@rule("sort", "sort.stable")
-def sorted_and_index(x: Tensor, *_: Any, **__: Any) -> Outs:
-    """The sorted input and the indices, in the input's layout."""
-    return [(x.shape, preserved_strides(x), None)] * 2
+rule("sort", "sort.stable")(lambda x, *_, **__: [(x.shape, preserved_strides(x), None)] * 2)
 
 
 NONE = 0
