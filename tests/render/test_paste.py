@@ -17,7 +17,7 @@ from tests.truth.random_models import HOSTILE, Branches, law, looks, summaries
 from torchsummary_plus import InputError, MemoryEstimate, ModelSummary, summary
 from torchsummary_plus.data.units import UNITS, one_line
 from torchsummary_plus.formats.data import VERSION
-from torchsummary_plus.formats.table import Table, with_short_cells
+from torchsummary_plus.formats.table import Table, for_text
 
 LAW = law(7)
 MEMORY = law(3)
@@ -54,7 +54,7 @@ def markdown_tables(text: str, markup: tuple[str, ...] = ()) -> list[list[list[s
 def test_markdown_shows_the_table_and_nothing_in_it_is_markup(result: ModelSummary, look: Any, units: str) -> None:
     tables = result.tables(**look, units=units)
     text = result.to_markdown(**look, units=units)
-    assert markdown_tables(text) == [shown(with_short_cells(table)) for table in tables]
+    assert markdown_tables(text) == [shown(for_text(table)) for table in tables]
     items = [plain(line[2:]) for line in text.splitlines() if line.startswith("- ")]
     assert len(items) == sum(len(table.totals) + len(table.notes) for table in tables)
 

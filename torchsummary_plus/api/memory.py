@@ -188,8 +188,8 @@ def measure_memory(
     >>> measure_memory(net, (256,), **request).peak_bytes == estimate_memory(net, (256,), **request).peak_bytes
     True
     """
-    example = required(make_example(input_size, batch_size, dtypes, input_data))
     settings = replace(StepOptions.of("measure_memory", options, step, device=device), gpu=None)
+    example = required(make_example(input_size, batch_size, dtypes, input_data))
     settings.refuse_compiled("in measure_memory, which runs the source")
     request, batch = StepRequest(model, example, settings), example.batch_size or 1
     log, reserved = measure_step(request.tree, with_batch(example, batch), request.step, request.device, time)

@@ -121,14 +121,19 @@ class Table:
         return self.labels.split()[0].lower() if self.labels else ""
 
 
-def on_lines(table: Table) -> Table:
-    """Return a table for a plain text: each title, heading, label, cell, total and note is on one line."""
-    rows, totals = [], []
+def for_text(table: Table) -> Table:
+    """Return a table with each text on one line; those of cells, and labels if a width was requested, are shortened."""
+    rows, totals, most = [], [], table.widest
     for row in table.rows:
         texts = row.label + "".join([cell.text for cell in row.cells])
         if one_line(texts) is not texts:  # As few rows have.
             cells = [replace(cell, text=one_line(cell.text)) for cell in row.cells]
             row = replace(row, label=one_line(row.label), cells=tuple(cells))
+        if len(row.label) > most or max([len(cell.text) for cell in row.cells], default=0) > most:  # As few rows are.
+            whole = (field.unit or row.figure for field in table.fields)  # Numbers stay whole.
+            own = [c if w else replace(c, text=shortened(c.text, most)) for w, c in zip(whole, row.cells)]
+            label = row.label if most == WIDEST else shortened(row.label, most)
+            row = replace(row, label=label, cells=tuple(own))
         rows.append(row)
     for total in table.totals:
         field = replace(total.field, heading=one_line(total.field.heading))
@@ -138,19 +143,6 @@ def on_lines(table: Table) -> Table:
         fields=tuple([replace(field, heading=one_line(field.heading)) for field in table.fields]),
         notes=tuple(map(one_line, table.notes)),
     )  # fmt: skip
-
-
-def with_short_cells(table: Table) -> Table:
-    """Return a table with text cells, and labels if a width was requested, shortened; numbers stay whole."""
-    rows, most = [], table.widest
-    for row in table.rows:
-        if len(row.label) > most or max([len(cell.text) for cell in row.cells], default=0) > most:  # As few rows are.
-            whole = (field.unit or row.figure for field in table.fields)
-            own = [c if w else replace(c, text=shortened(c.text, most)) for w, c in zip(whole, row.cells)]
-            label = row.label if most == WIDEST else shortened(row.label, most)
-            row = replace(row, label=label, cells=tuple(own))
-        rows.append(row)
-    return replace(table, rows=tuple(rows))
 
 
 def shortened(text: str, width: int) -> str:

@@ -16,7 +16,7 @@ from unicodedata import normalize
 
 from ..data.errors import need_extra
 from ..data.units import one_line, visible
-from .table import Cell, CellStyle, Table, guides, on_lines, with_short_cells, written
+from .table import Cell, CellStyle, Table, for_text, guides, written
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +28,7 @@ NAME_WIDTH = 20  # The minimum width of torchsummary's first column.
 
 def summary_text(table: Table, style: str, is_ascii: bool = False) -> str:
     """Return a summary's table in a style, with its totals, without a trailing newline."""
-    table = with_short_cells(on_lines(table))
+    table = for_text(table)
     flat = style == "torchsummary"
     lines = [[table.labels, *[field.heading for field in table.fields]]]
     for row in table.rows:
@@ -55,7 +55,7 @@ def table_text(table: Table, most: int = 0) -> str:
     With ``most`` characters on a line, columns without room are in further grids below, with the labels again, and
     sentences are broken.
     """
-    table = with_short_cells(on_lines(table))
+    table = for_text(table)
     lines = [[table.labels, *(field.heading for field in table.fields)]]
     for row in table.rows:
         lines.append(["  " * row.level + row.label, *("*" * cell.best + cell.text for cell in row.cells)])
@@ -96,7 +96,7 @@ BAR = 20  # Characters of a bar for the whole.
 
 def answer_text(table: Table, width: int, units: str | None = None) -> str:
     """Return a memory estimate's table as text: its answer, and rows of a size, a share and words or a bar."""
-    (table,), unit = written([on_lines(table)], CellStyle(units)), units or table.unit
+    (table,), unit = written([for_text(table)], CellStyle(units)), units or table.unit
     after = "" if unit == "auto" else f" {unit}"
     label = max(len(row.label) for row in table.rows)
     size = max(len(row.cells[0].text) for row in table.rows)
@@ -199,7 +199,7 @@ def rich_text(table: Table, after: Sequence[str], stream: TextIO = sys.stdout) -
     Numbers are in full, whatever the width. Raises :class:`MissingExtraError` without rich.
     """
     console: Console = need_extra("rich.console", "rich").Console(file=stream)
-    table = with_short_cells(on_lines(table))
+    table = for_text(table)
     names = [table.labels, *(field.heading for field in table.fields)]
     grid = need_extra("rich.table", "rich").Table(box=None, pad_edge=False)
     widths = _rich_widths(table, console.width)
@@ -244,7 +244,7 @@ MARKUP = re.compile(r"[\\`*|<>&~$]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|(?<=\])[(\
 
 def markdown_text(tables: Sequence[Table]) -> str:
     """Return tables, each below its title, with totals and notes as a list below it."""
-    return "\n".join("\n".join(_markdown(with_short_cells(table))) + "\n" for table in tables)
+    return "\n".join("\n".join(_markdown(for_text(table))) + "\n" for table in tables)
 
 
 def literal(text: str) -> str:
@@ -341,7 +341,7 @@ def latex_text(tables: Sequence[Table], caption: str | None = None, label: str |
     """
     label = label or "tab:" + ("-".join(re.findall(r"[a-z0-9]+", tables[0].title.lower())) or "summary")
     parts = []
-    for number, table in enumerate(map(with_short_cells, tables), 1):
+    for number, table in enumerate(map(for_text, tables), 1):
         above = escape(table.title)
         if caption is not None and number == 1:
             above, table = escape(caption), replace(table, notes=(*table.settings, *table.notes))

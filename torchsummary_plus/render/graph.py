@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from itertools import count, groupby, pairwise
 from math import sqrt
 
+from markupsafe import Markup
+
 from ..data.errors import InputError, UnsupportedError, choice_error, need_extra
 from ..data.records import FROM_INPUT, GraphEdge, GraphNode, Group, Structure, TensorSpec, tensors
 from ..data.units import one_line, size_text, structure_text
@@ -23,6 +25,7 @@ from ..formats.table import WIDEST, Field, Table, TableRow, cells, shortened
 from ..table.columns import check_layout
 from ..table.rows import Report, Row
 from .columns import OUTPUT, edges_between
+from .html import asset, rendered
 from .plots import CLASSES
 
 Edges = Mapping[tuple[int, int], list[TensorSpec]]
@@ -463,11 +466,9 @@ def graphviz_svg(dot: str) -> str:
             "Graphviz's program `dot` is not on PATH: install Graphviz (apt install graphviz, brew install graphviz, "
             "https://graphviz.org/download), or leave out direction=, for a drawing that needs no program"
         ) from error
-    from .html import source  # Imported here: the other formats need no templates.
-
     _, opening, rest = str(drawn).partition("<svg")
     head, end, body = rest.partition(">\n")
-    styled = f"{head}{end}{source('drawing.css')}\n{body}"
+    styled = f"{head}{end}{asset('drawing.css')}\n{body}"
     plain = re.sub(r' id="[^"]*"', "", styled)  # Ids clash on a page with several drawings.
     return f'{opening} class="tsp-drawing"{plain}'
 
@@ -497,10 +498,6 @@ def column_svg(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: st
     An edge to the next box is an arrow down, any other one a line to the right of what it passes; those that leave the
     same box share theirs. Raises :class:`InputError` for an unknown width.
     """
-    from markupsafe import Markup
-
-    from .html import ENVIRONMENT, source
-
     wide, colour_of = edge_widths(nodes, edges, width) or [1.0] * len(edges), colours(nodes)
     shapes = _stacked(nodes)
     lanes, right = _in_lanes(shapes, edges)
@@ -511,10 +508,11 @@ def column_svg(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge], width: st
     for edge, points in zip(edges, wide):
         lane = lanes.get((edge.source, edge.target))
         lines.append({"width": points, **_line(edge, shapes[edge.source], shapes[edge.target], lane)})
-    drawn = ENVIRONMENT.get_template("drawing.svg.jinja").render(
-        style=Markup(source("drawing.css")), left=left - PAD, top=-above - PAD, across=right - left + 2 * PAD,
-        down=above + bottom + 2 * PAD, font=FONT, pad=PAD, step=LINE, arrow=ARROW, rounding=ROUNDING,
-        legend=legend, shapes=shapes.values(), lines=lines, tip=_tip, kind_of=kind_of, colours=colour_of,
+    drawn = rendered(
+        "drawing.svg.jinja", style=Markup(asset("drawing.css")), left=left - PAD, top=-above - PAD,
+        across=right - left + 2 * PAD, down=above + bottom + 2 * PAD, font=FONT, pad=PAD, step=LINE, arrow=ARROW,
+        rounding=ROUNDING, legend=legend, shapes=shapes.values(), lines=lines, tip=_tip, kind_of=kind_of,
+        colours=colour_of,
     )  # fmt: skip
     return drawn + "\n"
 

@@ -12,7 +12,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
 from ..data.units import numbered, one_line, size_text
@@ -41,8 +40,8 @@ LETTER = 0.92  # Average width of a letter in digit widths, measured on system f
 def fragment(tables: Iterable[Table], drawing: str = "") -> str:
     """Return tables, below a drawing as SVG if there is one, as an HTML fragment with its CSS and JavaScript."""
     drawn = [figure_html(drawing), *map(table_html, tables)]
-    css, script = Markup(source("table.css")), Markup(source("table.js"))
-    return ENVIRONMENT.get_template("fragment.html.jinja").render(tables=drawn, css=css, script=script)
+    css, script = Markup(asset("table.css")), Markup(asset("table.js"))
+    return rendered("fragment.html.jinja", tables=drawn, css=css, script=script)
 
 
 def figure_html(drawing: str) -> Markup:
@@ -63,8 +62,8 @@ def table_html(table: Table, totals_first: bool = False) -> Markup:
     label = min(max(NARROW_LABEL, NARROW_PAGE - sum(narrow[1:])), narrow[0])
     if table.answer and not table.fields[-1].unit:  # Its words are in the last column, and wrap.
         narrow[-1] = min(narrow[-1], max(NARROW_LABEL, NARROW_PAGE - label - sum(narrow[1:-1])))
-    drawn = ENVIRONMENT.get_template("table.html.jinja").render(
-        table=table, rows=rows, hues=HUES, widths=widths, width=round(sum(widths), 1),
+    drawn = rendered(
+        "table.html.jinja", table=table, rows=rows, hues=HUES, widths=widths, width=round(sum(widths), 1),
         narrow=[round(label, 1), *narrow[1:]], totals_first=totals_first,
     )  # fmt: skip
     return Markup(drawn)
@@ -92,18 +91,26 @@ def _widths(table: Table, padding: float, arrow: int) -> Iterator[float]:
 
 
 @cache
-def source(name: str) -> str:
+def asset(name: str) -> str:
     """Return a template file without its indentation."""
     text = (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
     return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-def _shown(value: object) -> object:
-    return one_line(value) if type(value) is str else value
+@cache
+def _templates() -> Any:
+    """Return the templates: variables are escaped unless they are ``Markup``, and text loses its control characters."""
+    from jinja2 import Environment, FunctionLoader  # Imported here: most results are never shown as HTML.
+
+    def shown(value: object) -> object:
+        return one_line(value) if type(value) is str else value
+
+    return Environment(loader=FunctionLoader(asset), autoescape=True, finalize=shown)
 
 
-ENVIRONMENT = Environment(loader=FunctionLoader(source), autoescape=True, finalize=_shown)
-"""The templates: variables are escaped unless they are ``Markup``, and text loses its control characters."""
+def rendered(template: str, **values: Any) -> str:
+    """Return a template with its values."""
+    return str(_templates().get_template(template).render(**values))
 
 
 WIDTH, HEIGHT = 1000, 300  # The size of a drawing in SVG user units; the page scales it.
@@ -254,7 +261,7 @@ def content(tables: Iterable[Table], drawn: str | Estimate) -> Markup:
     if isinstance(drawn, str):
         return figure_html(drawn) + Markup("\n").join(table_html(table, totals_first=True) for table in tables)
     answer, by_module = tables
-    memory = ENVIRONMENT.get_template("memory.html.jinja").render(line=timeline(drawn), map=peak_tiles(drawn))
+    memory = rendered("memory.html.jinja", line=timeline(drawn), map=peak_tiles(drawn))
     kinds = replace(answer, title="By kind, at the peak")
     modules = replace(by_module, title="By module", answer="", notes=())
     return table_html(kinds) + Markup(memory) + table_html(modules)
@@ -264,12 +271,10 @@ def report_page(
     title: str, subtitle: str, parts: Iterable[tuple[str, Iterable[tuple[str, Iterable[Table], str | Estimate]]]]
 ) -> str:
     """Return the page of results, each given by name and tabs: their titles, tables and what is drawn."""
-    css = Markup(source("table.css") + "\n" + source("report.css"))
-    script = Markup(source("table.js") + "\n" + source("report.js"))
+    css = Markup(asset("table.css") + "\n" + asset("report.css"))
+    script = Markup(asset("table.js") + "\n" + asset("report.js"))
     listed, tabs = list(parts), dict[str, Markup]()
     for name, (_, sections) in zip(numbered([name for name, _ in listed]), listed):
         for tab, tables, drawn in sections:  # Of two with one title, the second has the name of its result too.
             tabs[f"{name}: {tab}" if tab in tabs else tab] = content(tables, drawn)
-    return ENVIRONMENT.get_template("report.html.jinja").render(
-        title=title, subtitle=subtitle, sections=tabs.items(), css=css, script=script
-    )
+    return rendered("report.html.jinja", title=title, subtitle=subtitle, sections=tabs.items(), css=css, script=script)

@@ -25,10 +25,7 @@ from .columns import COLUMNS
 from .tables import Entry, figures_table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes as Axes
-
-else:
-    Axes = Any  # matplotlib is imported when something is drawn.
+    from matplotlib.axes import Axes
 
 Place = Callable[[float], "Axes"]  # Where to draw: height in inches -> axes, which may have another height.
 COLUMN_WIDTH = 3.3  # Width in inches of a column in a two-column paper (3.25 at ICML, 3.5 at IEEE).

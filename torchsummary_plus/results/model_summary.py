@@ -13,6 +13,7 @@ from ..formats.table import CellStyle, Table, written
 from ..formats.text import columns_of, fitted, rich_text, summary_text
 from ..render import graph as graphs
 from ..render.columns import added_names
+from ..render.html import fragment
 from ..render.plots import draw_layers, placed
 from ..table.columns import FRAME_COLUMNS, GUESSES, check_layout, default_names, report_totals, summary_table
 from ..table.lines import ALL_ROWS, REPEATS, RowView, row_view
@@ -114,8 +115,6 @@ class ModelGraph(Views):
 
     def to_html(self, **look: Unpack[ShownLook]) -> str:
         """Return the drawing, and the tables below it, as an HTML fragment for any page; see :meth:`to_svg`."""
-        from ..render.html import fragment
-
         return fragment(self.tables(**look), self.to_svg())
 
     def _sections(self) -> tuple[Section, ...]:

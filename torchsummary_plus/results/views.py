@@ -18,11 +18,14 @@ from types import CodeType, EllipsisType
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypedDict, Union
 from weakref import ref
 
+from markupsafe import Markup
+
 from ..data.arguments import OptionError, cure
 from ..data.errors import InputError, choice_error
 from ..formats.data import as_plain, csv_text, data_frame, from_text, schema_of
 from ..formats.table import CellStyle, Table, cell_style, written
 from ..formats.text import latex_text, markdown_text, printable, table_text
+from ..render.html import fragment, rendered, report_page
 from ..render.plots import figure_file
 
 if TYPE_CHECKING:
@@ -220,19 +223,12 @@ class Views(ABC):
 
         With JavaScript, rows fold, columns sort and a search box appears; nothing external is loaded.
         """
-        from ..render.html import fragment
-
         look.setdefault("style", "tree")
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
         """Return a page with :meth:`to_html`'s fragment."""
-        from markupsafe import Markup
-
-        from ..render.html import ENVIRONMENT
-
-        content = Markup(self.to_html(**look))
-        return ENVIRONMENT.get_template("page.html.jinja").render(title=self._headline()[0], content=content)
+        return rendered("page.html.jinja", title=self._headline()[0], content=Markup(self.to_html(**look)))
 
     def to_html_report(
         self, path: str | Path, overwrite: bool = True, *, compare: Views | Iterable[Views] = ()
@@ -243,8 +239,6 @@ class Views(ABC):
         module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. An existing file
         is replaced once the new one is complete; with ``overwrite=False`` it raises ``FileExistsError``.
         """
-        from ..render.html import report_page
-
         results = (self, *((compare,) if isinstance(compare, Views) else compare))
         parts = [(result._headline()[0], result._sections()) for result in results]
         return _write(Path(path), report_page(*self._headline(), parts), overwrite)
