@@ -592,8 +592,8 @@ def extrapolated(way: Shortened, sizes: tuple[int, ...], run: Callable[[Call], T
         if timeline is None or (known and list(map(_kind, timeline)) != list(map(_kind, known[0]))):
             return None
         known.append(timeline)
-        steps = [_on_line(way.size, sizes, steps) for steps in zip(*known)]
-        if len(known) > 1 and None not in steps:
+        steps = [_on_line(way.size, sizes, steps) for steps in zip(*known)] if len(known) > 1 else [None]
+        if None not in steps:
             return cast("Timeline", tuple(steps))
     return None
 
