@@ -53,6 +53,8 @@ class Names:
         self.caches: list[Any] = []
         """Functions whose results ``functools.lru_cache`` keeps."""
         self._followed = 0
+        self._holders: set[type] = set()
+        """The classes that have been searched, of values that are not code."""
         self._seen: set[Any] = set()
         """The classes and functions that have been searched."""
         self._later: list[Callable[[], None]] = []
@@ -84,13 +86,16 @@ class Names:
         """Search the code that has been found, and the names of the user's modules, which lead to more."""
         originals, is_done = self.copier.originals, False
         while not is_done:
-            while self._followed < len(originals):
-                value = originals[self._followed]
-                self._followed += 1
-                if type(value) not in self._seen:
+            while found := originals[self._followed :]:
+                self._followed += len(found)
+                for value in found:
+                    if type(value) in self._holders:
+                        continue
                     self._in_class(type(value))
-                if issubclass(type(value), _CODE):
-                    self._in_code(value)
+                    if issubclass(type(value), _CODE):
+                        self._in_code(value)
+                    else:
+                        self._holders.add(type(value))
             is_done = True
             for module, known in list(self._own_modules.items()):
                 new = self._attributes - known
