@@ -9,7 +9,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import chain, compress, repeat
@@ -79,7 +79,7 @@ class MemTracker(ContextDecorator):
         if self._file is not None and self._file.is_dir():
             self._file /= f"{datetime.now():%d-%b-%y-%H:%M:%S}-gpu_mem_track.txt"
         self._stream = stream
-        self._population = Population()
+        self._population = Population(self.device)
         self._points: list[TrackPoint] = []
         self._modules: list[WatchedModule] = []
 
@@ -89,13 +89,12 @@ class MemTracker(ContextDecorator):
         since, self._population.changes = self._population.changes, ([], [])
         brief = set.intersection(*({id(holding) for holding in holdings} for holdings in since))
         appeared, gone = (  # Without storages that both appeared and disappeared.
-            _grouped(each for each in holdings if each.device == str(self.device) and id(each) not in brief)
-            for holdings in since
+            _grouped(each for each in holdings if id(each) not in brief) for holdings in since
         )
         caller = sys._getframe()
         while caller.f_code.co_filename in OWN_FILES and caller.f_back is not None:
             caller = caller.f_back
-        storages, nbytes = self._population.live(str(self.device))
+        storages, nbytes = self._population.live()
         point = TrackPoint(
             label=label or "",
             file=Path(caller.f_code.co_filename).name,
@@ -158,7 +157,7 @@ class MemTracker(ContextDecorator):
 
     def close(self) -> None:
         """Stop tracking, and forget the tensors so far."""
-        self._population = Population()
+        self._population = Population(self.device)
 
     def __enter__(self) -> MemTracker:
         self.track()
@@ -169,7 +168,7 @@ class MemTracker(ContextDecorator):
 
     def _live_bytes(self) -> int:
         self._population.update()
-        return self._population.live(str(self.device))[1]
+        return self._population.live()[1]
 
     def _write(self, point: TrackPoint) -> None:
         """Write a point: a row of a table to a stream, the older tool's lines to a file."""
@@ -203,9 +202,9 @@ def _device_memory(device: torch.device) -> DeviceMemory:
     return DeviceMemory(process_bytes=process)
 
 
-def _grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
+def _grouped(holdings: Iterable[TensorGroup]) -> tuple[TensorGroup, ...]:
     """Group holdings by shape, dtype and class, largest group first; empty storages are left out."""
-    alike: dict[tuple[tuple[int, ...], str, str], list[Holding]] = defaultdict(list)
+    alike: dict[tuple[tuple[int, ...], str, str], list[TensorGroup]] = defaultdict(list)
     for holding in holdings:
         if holding.nbytes:
             alike[holding.shape, holding.dtype, holding.class_name].append(holding)
@@ -214,7 +213,7 @@ def _grouped(holdings: Iterable[Holding]) -> tuple[TensorGroup, ...]:
             *key,
             count=len(members),
             nbytes=sum(each.nbytes for each in members),
-            owners=tuple(dict.fromkeys(each.owner for each in members if each.owner)),
+            owners=tuple(dict.fromkeys(owner for each in members for owner in each.owners)),
         )
         for key, members in alike.items()
     ]
@@ -229,43 +228,32 @@ YOUNG = (0, 1) if sys.version_info < (3, 14) else (0,)
 """The collector's generations of young objects: what survives a collection moves to the next one, and then is old."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """A storage, described by the first tensor on it: shape, dtype, class, the storage's bytes, and its owner."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    class_name: str
-    nbytes: int
-    device: str
-    owner: str = ""
-
-
 class Population:
-    """All tensors that Python knows and their storages, held by weak reference.
+    """All tensors that Python knows and their storages on a device, held by weak reference.
 
     One walk over Python's objects finds the tensors at the start. A tensor that appears later is young, unless the
     garbage collector has made it old since: after a collection that may have, the next update walks over all objects
     again. Storages and gradients of known tensors are reread at each update, since they may change without notice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = str(device)
         self._lock = threading.RLock()
         self._tensors: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], Holding]] = {}
+        self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], TensorGroup]] = {}
+        """Each storage, described by the first tensor on it."""
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self._numbers = (0, 0)
-        self.changes: tuple[list[Holding], list[Holding]] = [], []
+        self.changes: tuple[list[TensorGroup], list[TensorGroup]] = [], []
         """The storages that have appeared and disappeared; a resized one counts in both."""
         self._collections: list[int] | None = None
         """Collections so far that make objects old, as of the last update."""
 
-    def live(self, device: str) -> tuple[int, int]:
-        """Return the number of non-empty storages on a device and their bytes, as of the last ``update``."""
-        holdings = (holding for _, holding in self._storages.values())
-        sizes = [holding.nbytes for holding in holdings if holding.nbytes and holding.device == device]
+    def live(self) -> tuple[int, int]:
+        """Return the number of non-empty storages and their bytes, as of the last ``update``."""
+        sizes = [holding.nbytes for _, holding in self._storages.values() if holding.nbytes]
         return len(sizes), sum(sizes)
 
     def update(self) -> None:
@@ -318,17 +306,19 @@ class Population:
         except (RuntimeError, NotImplementedError):  # A wrapper: its inner tensors are registered on their own.
             return
         ref, holding = self._storages.get(id(storage), (None, None))
-        if (ref is not None and ref() is storage) or storage.device.type == "meta" or nn.parameter.is_lazy(part):
+        is_known = ref is not None and ref() is storage
+        if is_known or str(storage.device) != self._device or nn.parameter.is_lazy(part):
             return
         if holding is not None:  # Its storage is gone, and this one has its place.
             self.changes[1].append(holding)
-        holding = Holding(
+        owner = self._name(part) if leaf is None else f"gradient of {self._name(leaf) or 'a leaf'}"
+        holding = TensorGroup(
             shape=tuple(part.shape),
             dtype=dtype_name(part.dtype),
             class_name=f"{type(whole).__module__}.{type(whole).__qualname__}",
+            count=1,
             nbytes=storage.nbytes(),
-            device=str(storage.device),
-            owner=self._name(part) if leaf is None else f"gradient of {self._name(leaf) or 'a leaf'}",
+            owners=(owner,) if owner else (),
         )
         self._storages[id(storage)] = weakref.ref(storage), holding
         self.changes[0].append(holding)

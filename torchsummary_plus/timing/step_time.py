@@ -267,7 +267,12 @@ def step_time(
     by_phase: defaultdict[str, float] = defaultdict(float)
     by_kind: defaultdict[str, float] = defaultdict(float)
     decode = launches = 0.0
-    for kernel, (is_decoded, times) in zip(log.kernels, _passes(log, info)):
+    # A long generation records the forward that reads the prompt, and a few that stand for all of further tokens.
+    starts = [log.events[call.start][0] for call in log.calls if call.outer < 0 and call.start < len(log.events)]
+    further = (info.new_tokens - 1) / (len(starts) - 1) if info.new_tokens and len(starts) > 1 else 0.0
+    for kernel in log.kernels:
+        is_decoded = bool(further) and kernel.moment >= starts[1]
+        times = further if is_decoded else 1.0
         if is_compiled and kernel.kind == "layout":
             continue
         arithmetic, memory = kernel_seconds(kernel, card, is_compiled=is_compiled)
@@ -315,20 +320,6 @@ def _measured(time: MeasuredTime, paths: tuple[str, ...], info: StepInfo) -> Ste
     modules = _by_module(paths, own, None, 1.0)
     total = math.fsum(own.values())
     return StepTime(total, time.runs[0], time.runs[-1], dict(by_phase), {}, modules, None, 0, "", info, ())
-
-
-def _passes(log: MemoryLog, info: StepInfo) -> Iterator[tuple[bool, float]]:
-    """Yield for each kernel whether it is of a generation's further tokens, and how many times it runs.
-
-    A long generation records some of its forwards: the first, which reads the prompt, and those of a few tokens, which
-    stand for the others.
-    """
-    starts = [log.events[call.start][0] for call in log.calls if call.outer < 0 and call.start < len(log.events)]
-    if not info.new_tokens or len(starts) < 2:
-        yield from ((False, 1.0) for _ in log.kernels)
-        return
-    times = (info.new_tokens - 1) / (len(starts) - 1)
-    yield from ((True, times) if kernel.moment >= starts[1] else (False, 1.0) for kernel in log.kernels)
 
 
 def _tokens(log: MemoryLog, info: StepInfo) -> int:
