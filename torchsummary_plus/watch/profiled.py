@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -252,7 +251,7 @@ class ProfileReader(Recording):
         """Earlier storages by address."""
 
     def read(self, changes: Iterable[Change]) -> None:
-        """Process changes in order, up to the mark that ends the steps."""
+        """Process changes in order, up to the mark that ends the steps, or the collection after them."""
         for change in changes:
             safe_point()
             if change.is_placed:
@@ -265,11 +264,6 @@ class ProfileReader(Recording):
                 return
             else:
                 getattr(self, change.mark[0])(*change.mark[1:])
-
-    def garbage(self, later: Iterable[Change]) -> set[int]:
-        """Return the storages that the collection after the steps frees, from the changes that follow those read."""
-        frees = (change.address for change in takewhile(lambda change: not change.mark, later) if change.nbytes < 0)
-        return {self.live[address] for address in frees if address in self.live}
 
     def log(self, module_paths: tuple[str, ...], assumptions: tuple[str, ...] = (), **fields: Any) -> MemoryLog:
         """Return the recording as plain data, whose bytes are those of blocks."""
@@ -434,7 +428,9 @@ def read_log(
         why = "called in threads that the model starts, whose allocations torch's profiler does not record"
         missed += (f"{names}: {why}; the measured peak may be too low",)
     log = with_unseen_frees(reader.log(module_paths, assumptions(missed)), reader.reused, packed_bytes)
-    return log, reader.garbage(later)
+    left = set(reader.live.values())
+    reader.read(later)
+    return log, left.difference(reader.live.values())
 
 
 def _missed(
