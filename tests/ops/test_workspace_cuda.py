@@ -19,7 +19,7 @@ from torchsummary_plus.ops.scratch.cuda import attention, blas
 from torchsummary_plus.ops.scratch.cuda.attention import Attention, attention_kernel
 from torchsummary_plus.ops.scratch.cuda.blas import workspace_bytes
 from torchsummary_plus.ops.scratch.cuda.cudnn.queries import Cudnn
-from torchsummary_plus.ops.scratch.registry import Alloc, Free, Handle
+from torchsummary_plus.ops.scratch.registry import Alloc, Free, Handle, Result
 from torchsummary_plus.results.memory_estimate import MemoryEstimate
 from torchsummary_plus.step import fake_steps
 from torchsummary_plus.step.fake_steps import Step, Task
@@ -332,12 +332,13 @@ def test_the_environment_and_the_release_say_whether_they_are_kept(
 
 
 @MEASURED
-@pytest.mark.parametrize(("newer", "dropout", "sizes"), [(True, 0.0, ()), (True, 0.1, (None, None, 0, 0)),
-                                                         (False, 0.0, (None, None, 0, 0))])  # fmt: skip
+@pytest.mark.parametrize(("newer", "dropout", "is_there"), [(True, 0.0, True), (True, 0.1, False), (False, 0.0, False)])
 def test_the_random_state_without_dropout_is_on_the_gpu_from_2_15_on(
-    monkeypatch: pytest.MonkeyPatch, newer: bool, dropout: float, sizes: tuple[int | None, ...]
+    monkeypatch: pytest.MonkeyPatch, newer: bool, dropout: float, is_there: bool
 ) -> None:
     """Measured on the no-op runtime with torch 2.13 and 2.15."""
     monkeypatch.setattr(attention, "since", lambda _: newer)
     x = meta(2, 8, 256, 64)
-    assert attention.efficient_results(x, x, x, x, None, True, dropout) == sizes
+    timeline = attention.efficient((x, x, x, x), x, x, x, None, True, dropout)
+    sizes = {step.result: step.nbytes for step in timeline if isinstance(step, Result)}
+    assert sizes == dict.fromkeys(range(4)) | ({} if is_there else {2: 0, 3: 0})

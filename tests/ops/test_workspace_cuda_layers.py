@@ -41,7 +41,8 @@ def test_the_reserve_of_a_recurrent_layer_is_the_one_that_was_printed(mode: int,
     x, hidden = meta(500, 50, 123), meta(4, 50, 320)
     weights = [meta(gates * 320, 123 if layer == 0 else 320) for layer in range(4)]
     args = (x, weights, 4, None, hidden, hidden, mode, 320, 0, 4, False, 0.0, True, False, [], None)
-    assert Workspaces("cuda").reserves("aten::_cudnn_rnn", args, {}, ())[3] == nbytes + STATE
+    timeline = Workspaces("cuda").scratch("aten::_cudnn_rnn", args, {}, ())
+    assert [step.nbytes for step in timeline if isinstance(step, Result)][-1] == nbytes + STATE
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ..live.structures import all_tensors
 from ..live.weights import all_stored, stored
 from ..ops.macs import multiply_adds
 from ..ops.scratch.cuda.cudnn.queries import Cudnn
-from ..ops.scratch.registry import RESERVES, SCRATCH, Alloc, Free, Result, Timeline
+from ..ops.scratch.registry import Alloc, Free, Result, Timeline
 from ..ops.traffic import kernels_of
 from ..table.forward import Frame, Listener, module_of
 from ..trace.kernels import NUMBER_BYTES, tensors_of
@@ -236,9 +236,6 @@ class Ledger(Recording):
         name = func.name() if hasattr(func, "name") else str(func)
         self.begin_moment(name, owner)
         results = tensors_of(out)
-        on_meta = name.startswith(SHAPES_ONLY)
-        sizes = [0] * len(results) if on_meta else [*self.workspaces.reserves(name, args, kwargs, out)]
-        sizes += [None] * len(results)
         by_node = self.phase == "backward" and self.backend == "cpu" and self.kernels.watch.state.by_engine
         saved = _saved_bytes(func, args) if by_node else 0
         node = compat.current_node() if self.phase == "backward" else None
@@ -247,8 +244,11 @@ class Ledger(Recording):
         else:
             self.node_band = self.workspaces.note_values(name, args, out)
         place = self.phase == "backward", self._stream()
-        timeline = () if on_meta else self.workspaces.scratch(name, args, kwargs, out, place)
-        self._record_timeline(timeline, results, sizes, owner, name, saved)
+        if name.startswith(SHAPES_ONLY):
+            timeline: Timeline = tuple(Result(number, 0) for number in range(len(results)))
+        else:
+            timeline = self.workspaces.scratch(name, args, kwargs, out, place)
+        self._record_timeline(timeline, results, owner, name, saved)
         self.node_band = 0.0
         doubt, lasting_bytes = self.workspaces.take_doubt()
         if doubt:
@@ -278,30 +278,19 @@ class Ledger(Recording):
                 self._record(storage, self.moments[-1].module, storage.nbytes())
 
     def _record_timeline(
-        self,
-        timeline: Timeline,
-        results: Sequence[torch.Tensor],
-        sizes: Sequence[int | None],
-        owner: int,
-        name: str,
-        saved: int,
+        self, timeline: Timeline, results: Sequence[torch.Tensor], owner: int, name: str, saved: int
     ) -> None:
-        """Record a kernel's allocations one by one, after the results that its timeline does not name.
-
-        Where a rule says that a result's size is not the fake's, the measured size counts: the rule may be of another
-        release.
-        """
-        band, error = self.workspaces.band(RESERVES, name), self.workspaces.band(SCRATCH, name)
+        """Record a kernel's allocations one by one, after the results that its timeline does not name."""
+        error = self.workspaces.band(name)
         later = {step.result for step in timeline if isinstance(step, Result)}
         for place, result in enumerate(results):
             if place not in later:
-                self._record_result(result, sizes[place], owner, band)
+                self._record_result(result, None, owner, 0.0)
         buffers: list[int | None] = []
         for step in timeline:
             if isinstance(step, Result):
-                size = sizes[step.result] if step.nbytes is None else step.nbytes
                 if step.result < len(results):
-                    self._record_result(results[step.result], size, owner, band)
+                    self._record_result(results[step.result], step.nbytes, owner, step.band)
             elif isinstance(step, Alloc):
                 is_saved, saved = step.nbytes == saved, 0 if step.nbytes == saved else saved
                 is_new, band_here = bool(step.nbytes) and not is_saved, max(error, step.band)

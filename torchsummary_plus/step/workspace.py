@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -22,7 +21,6 @@ from ..ops.scratch.cuda.cudnn.queries import Cudnn
 from ..ops.scratch.registry import (
     DOUBT,
     OF_ROWS,
-    RESERVES,
     SCRATCH,
     UNKNOWN,
     UNMODELLED,
@@ -242,21 +240,13 @@ class Workspaces:
                 self.tried[name] = self.tried.get(name, 0) + 1
         return timeline
 
-    def band(self, rules: Mapping[tuple[str, str], Rule], name: str) -> float:
-        """Return the error band of an operator's rule in one of the registries."""
-        rule = rules.get((self.backend, name))
+    def band(self, name: str) -> float:
+        """Return the error band of an operator's rule."""
+        rule = SCRATCH.get((self.backend, name))
         if rule is None or not rule.band:
             return 0.0
         self.bands[name] = max(rule.band, self.bands.get(name, 0.0))
         return rule.band
-
-    def reserves(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[int | None, ...]:
-        """Return the true bytes of each result tensor, None where the fake's size is right; () if all are."""
-        rule = RESERVES.get((self.backend, name))
-        sizes: tuple[int | None, ...] | None = () if rule is None else self._ask(rule, name, args, kwargs, out)
-        if sizes is None:
-            self._note(name, _reach(args, kwargs, out))
-        return sizes or ()
 
     def _ask(self, rule: Rule, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """Return a rule's answer, or None if it has none or raises."""

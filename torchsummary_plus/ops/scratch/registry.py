@@ -1,14 +1,13 @@
 """Registry of kernel memory that the dispatcher does not see: backend and operator -> rules.
 
-There are two kinds. *Scratch* lives while the kernel runs, except for the workspaces that a library's handle keeps. A
-*reserve* is a result whose size the fake kernel does not know; it lives as long as the result.
+It lives while the kernel runs, except for the workspaces that a library's handle keeps, and for results whose size the
+fake kernel does not know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,10 +38,14 @@ class Rule:
 
 
 class Result(NamedTuple):
-    """The kernel allocates the result tensor at this position; ``nbytes`` if they were measured."""
+    """The kernel allocates the result tensor at this position.
+
+    ``nbytes`` are given if they were measured, or are not those of the fake, within a relative error ``band``.
+    """
 
     result: int
     nbytes: int | None = None
+    band: float = 0.0
 
 
 class Alloc(NamedTuple):
@@ -127,9 +130,6 @@ SCRATCH: dict[tuple[str, str], Rule] = {}
 A peak is a maximum and need not grow linearly with the batch; a timeline's steps do, and the replay finds the maximum.
 """
 
-RESERVES: dict[tuple[str, str], Rule] = {}
-"""-> bytes per result tensor; None for a tensor whose fake size is right."""
-
 OF_ROWS = frozenset(
     f"aten::{name}" for name in ("_sparse_coo_tensor_with_dims_and_tensors", "_coalesce", "sparse_mask")
 )
@@ -200,22 +200,16 @@ def _names(op: OpOverload | OpOverloadPacket | str) -> list[str]:
     return [name]
 
 
-def _register(
-    table: dict[tuple[str, str], Rule], backend: str, *operators: str, band: float = 0.0, since: str = ""
-) -> Register:
+def scratch(backend: str, *operators: str, band: float = 0.0, since: str = "") -> Register:
     """Register a rule for operators on one backend."""
 
     def register(formula: Formula) -> Formula:
         names: tuple[str, ...] = getattr(getattr(formula, "__code__", None), "co_varnames", ())
         takes = tuple(name for name, asked in zip(names, ("chip", "cudnn")) if name == asked)
         for operator in operators:
-            if (backend, operator) in table:
+            if (backend, operator) in SCRATCH:
                 raise ValueError(f"{operator} on {backend} already has a rule")
-            table[backend, operator] = Rule(formula, band, since, takes)
+            SCRATCH[backend, operator] = Rule(formula, band, since, takes)
         return formula
 
     return register
-
-
-scratch = partial(_register, SCRATCH)
-reserve = partial(_register, RESERVES)

@@ -21,7 +21,7 @@ from ....data.units import ceil_div, round_up
 from ....live.compat import since
 from ...backends import HALVES
 from ..allocations import buffers, results
-from ..registry import GUESS, UNKNOWN, Alloc, AtMost, Free, Result, Timeline, reserve, scratch
+from ..registry import GUESS, UNKNOWN, Alloc, AtMost, Free, Result, Timeline, scratch
 
 MOST_BATCHES = (1 << 16) - 1
 """Largest batch of a launch; larger ones are split."""
@@ -87,17 +87,11 @@ def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output
     return (*copies, Result(0), Result(1), Result(2), *sums, *shares)
 
 
-# Without a backward, one sum per row is not kept.
-reserve("cuda", "aten::_scaled_dot_product_cudnn_attention")(
-    lambda out, query, key, value, mask, keeps, *_, **__: (None, None if keeps else 0)
-)
-
-
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention", band=GUESS)
-def cudnn(out: Any, *_: Any, **__: Any) -> Timeline:
-    """Seed and offset are allocated first."""
-    output, logsumexp, *state = results(out)
-    return *state, output, logsumexp, Alloc(STATE, GUESS)
+def cudnn(out: Any, query: Any, key: Any, value: Any, mask: Any, keeps: bool, *_: Any, **__: Any) -> Timeline:
+    """Seed and offset are allocated first; without a backward, one sum per row is not kept."""
+    output, _sums, *state = results(out)
+    return *state, output, Result(1, None if keeps else 0), Alloc(STATE, GUESS)
 
 
 @scratch("cuda", "aten::_scaled_dot_product_cudnn_attention_backward", band=GUESS)
@@ -109,14 +103,6 @@ def cudnn_backward(out: Any, grad: Any, query: Any, key: Any, *_: Any, **__: Any
     return (Alloc(gradient + (0 if key.shape[1] == heads else grouped) + STATE, GUESS),)
 
 
-@reserve("cuda", "aten::_scaled_dot_product_efficient_attention")
-def efficient_results(
-    out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
-) -> tuple[int | None, ...]:
-    """Seed and offset of the random state are on the CPU; without dropout, from torch 2.14 on, on the GPU."""
-    return () if _seeds_on_gpu(dropout) else (None, None, 0, 0)
-
-
 def _seeds_on_gpu(dropout: float) -> bool:
     return since("2.14") and not dropout
 
@@ -125,12 +111,15 @@ def _seeds_on_gpu(dropout: float) -> bool:
 def efficient(
     out: Any, query: Any, key: Any, value: Any, bias: Any, trains: bool, dropout: float = 0.0, *_: Any, **__: Any
 ) -> Timeline:
-    """The output in fp32, if its dtype is another and its rows are too wide for registers; seeds come first."""
+    """The output in fp32, if its dtype is another and its rows are too wide for registers.
+
+    Seed and offset of the random state are on the CPU, or come first.
+    """
     is_kept = value.shape[-1] <= WIDEST_IN_REGISTERS or out[0].element_size() == 4
     accumulated = 0 if is_kept else 4 * out[0].numel()
-    if not _seeds_on_gpu(dropout):
-        return buffers(accumulated)
-    return *map(Result, (2, 3, 0, 1)), *buffers(accumulated)
+    if _seeds_on_gpu(dropout):
+        return *map(Result, (2, 3, 0, 1)), *buffers(accumulated)
+    return Result(0), Result(1), Result(2, 0), Result(3, 0), *buffers(accumulated)
 
 
 @scratch("cuda", "aten::_scaled_dot_product_efficient_attention_backward")

@@ -15,7 +15,7 @@ import torch
 from ....data.units import MIB, MIN_BLOCK, round_up
 from ....live.structures import all_tensors
 from ..allocations import INT64
-from ..registry import DOUBT, OLDEST, AtMost, Handle, Register, Timeline, reserve, scratch
+from ..registry import DOUBT, OLDEST, AtMost, Handle, Register, Result, Timeline, scratch
 from .reductions import pairs
 
 OBSERVER = "aten::_fused_moving_avg_obs_fq_helper"
@@ -50,7 +50,7 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("triangular_solve", "linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "linalg_cholesky_ex"),
         *("linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "lu_unpack", "linalg_ldl_factor_ex"),
         *("linalg_ldl_solve", "_linalg_solve_ex", "linalg_inv_ex", "_linalg_det", "_linalg_slogdet"),
-        *("geqrf", "orgqr", "ormqr", "linalg_qr", "linalg_householder_product", "linalg_lstsq", "_linalg_svd"),
+        *("geqrf", "orgqr", "ormqr", "linalg_qr", "linalg_householder_product", "_linalg_svd"),
         *("_linalg_eigvals", "linalg_eig", "linalg_pinv.atol_rtol_tensor", "linalg_matrix_exp"),
     ),
     Bound(DOUBT, multiplies=True): (
@@ -64,14 +64,14 @@ BOUNDS: dict[Bound, tuple[str, ...]] = {
         *("_scaled_mm", "_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
     ),
     Bound(DOUBT): (
-        *("median", "nanmedian", "mode", "_unique", "_unique2", "unique_consecutive", "unique_dim"),
+        *("median", "nanmedian", "mode"),
         *("randperm", "renorm", "count_nonzero", "count_nonzero.dim_IntList"),
     ),
     Bound(4): (
         *("searchsorted.Tensor", "searchsorted.Scalar", "bucketize.Tensor", "bucketize.Scalar", "ldexp.Tensor"),
         *("multinomial", "segment_reduce", "_segment_reduce_backward", "logsumexp", "repeat_interleave.Tensor"),
         *("_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor"),
-        *("soft_margin_loss", "soft_margin_loss_backward", "_weight_int8pack_mm"),
+        *("soft_margin_loss_backward", "_weight_int8pack_mm"),
     ),
     Bound(2): (
         *("bernoulli", "bernoulli_.Tensor", "_batch_norm_with_update", "batch_norm_backward"),
@@ -150,35 +150,40 @@ def mvlgamma(out: Any, x: Any, p: int) -> AtMost:
     return AtMost(p * (out.nbytes + out.element_size()) + MIB)
 
 
-@reserve("cuda", "aten::linalg_lstsq")
-def least_squares_storage(out: Any, x: Any, *_: Any, **__: Any) -> tuple[int | None, ...]:
+def _sized(bound: AtMost, *sizes: int | None) -> AtMost:
+    """Return a bound of an operator whose results have these sizes, None where that of the fake is right."""
+    return bound._replace(timeline=tuple(Result(place, size) for place, size in enumerate(sizes)))
+
+
+@_bounds("linalg_lstsq")
+def least_squares(out: Any, x: Any, *call: Any, **named: Any) -> AtMost:
     """The solution is a part of a copy of the right-hand sides, as many rows as the matrices' larger side."""
     rows, columns = x.shape[-2:]
-    return (out[0].nbytes // columns * max(rows, columns) if columns else None, *(None,) * (len(out) - 1))
+    size = out[0].nbytes // columns * max(rows, columns) if columns else None
+    return _sized(Bound(DOUBT, LIBRARY, multiplies=True)(out, x, *call, **named), size, *(None,) * (len(out) - 1))
 
 
-@reserve("cuda", "aten::_unique2", "aten::_unique")
-def unique_storage(
-    out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False
-) -> tuple[int, int, int]:
+@_bounds("_unique2", "_unique")
+def unique(out: Any, x: Any, ordered: bool = True, inverse: bool = False, counts: bool = False) -> AtMost:
     """The elements, and their counts, are as many as the input's before they are resized; their storage stays large."""
     places = INT64 * x.numel()
-    return (2, places * inverse, 2 * INT64) if x.dtype is torch.bool else (x.nbytes, places * inverse, places * counts)
+    elements, numbers = (2, 2 * INT64) if x.dtype is torch.bool else (x.nbytes, places * counts)
+    return _sized(Bound(DOUBT)(out, x), elements, places * inverse, numbers)
 
 
-reserve("cuda", "aten::unique_consecutive")(
+_bounds("unique_consecutive")(
     lambda out, x, inverse=False, counts=False, dim=None: (
-        unique_storage(out, x, True, inverse, counts) if dim is None else (None, None, None)
+        unique(out, x, True, inverse, counts) if dim is None else Bound(DOUBT)(out, x)
     )
 )
 # The rows' places and counts only on request.
-reserve("cuda", "aten::unique_dim")(
-    lambda out, x, dim, is_sorted=True, inverse=False, counts=False: (
-        None,
-        None if inverse else 0,
-        None if counts else 0,
+_bounds("unique_dim")(
+    lambda out, x, dim, is_sorted=True, inverse=False, counts=False: _sized(
+        Bound(DOUBT)(out, x), None, None if inverse else 0, None if counts else 0
     )
 )
+# The losses are in the result's storage.
+_bounds("soft_margin_loss")(lambda out, x, *call, **named: _sized(Bound(4)(out, x, *call, **named), x.nbytes))
 
 
 def observers(out: Any, x: Any, is_on: Any, is_used: Any, *rest: Any, block: int = MIN_BLOCK) -> Timeline:

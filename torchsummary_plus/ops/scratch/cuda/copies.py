@@ -15,7 +15,7 @@ import torch
 
 from ...shapes.registry import is_dense
 from ..allocations import INT64, Allocations, buffers, copied, copies, results, suggested
-from ..registry import Alloc, Free, Result, Timeline, reserve, scratch
+from ..registry import Alloc, Free, Result, Timeline, scratch
 from .sorting import scan_of_row
 
 FEWEST_CHANNELS = 4
@@ -84,23 +84,18 @@ _RULES: tuple[tuple[Callable[..., Timeline], tuple[str, ...]], ...] = (
         Alloc(x.numel() * tests.numel()), Alloc(x.numel())), ("isin.Tensor_Tensor",)),
     # Of complex numbers a complex result, whose real parts are copied to the real one.
     (lambda out, x: buffers(x.nbytes if x.is_complex() and not out.is_complex() else 0), ("abs", "angle")),
-    # Results that are not allocated in their order: the mask first, the workspace first, the sizes of bags first.
+    # Results that are not allocated in their order: the mask first, the workspace first.
     (lambda out, *_, **__: (Result(1), Result(0)), ("native_dropout",)),
     (lambda out, *_: (*results(out)[-1:], *results(out)[:-1]), ("_thnn_fused_gru_cell", "_thnn_fused_lstm_cell")),
-    (lambda out, *_: (Result(2), Result(1), Result(0), Result(3)), ("_embedding_bag", "_embedding_bag_forward_only")),
     # A mean also counts: the counts, ones for the source, and a mask of counts of 0.
     (lambda out, x, dim, index, src, reduce, **_: () if reduce != "mean" else (
         Alloc(out.nbytes), Alloc(src.nbytes), Alloc(out.numel())), ("scatter_reduce.two", "scatter_reduce_.two")),
-    # The result starts with the input's bytes and is allocated anew if they are too few.
-    (lambda out, x, *_: copies(x) if out.nbytes <= x.nbytes else (
+    # The result starts with the input's bytes, which its storage keeps, and is allocated anew if they are too few.
+    (lambda out, x, *_: (Result(0, x.nbytes), *copies(x)) if out.nbytes <= x.nbytes else (
         Alloc(x.nbytes), *copies(x), Result(0)), ("im2col", "col2im")),
 )  # fmt: skip
 for _formula, _names in _RULES:
     scratch("cuda", *(f"aten::{name}" for name in _names))(_formula)
-
-
-# The result starts with the input's bytes; where they are enough, its storage keeps them.
-reserve("cuda", "aten::im2col", "aten::col2im")(lambda out, x, *_: (max(x.nbytes, out.nbytes),))
 
 
 @scratch("cuda", "aten::cumsum", "aten::cumprod")

@@ -23,7 +23,7 @@ from ....live.compat import since
 from ...backends import is_native_backward, is_rows, stands_for_cudnns
 from ...shapes.registry import is_channels_last, is_dense, preserved_strides
 from ..allocations import Allocations, buffers, copied, copies, joined, results, suggested
-from ..registry import DOUBT, GUESS, Alloc, AtMost, Free, Handle, Result, Timeline, reserve, scratch
+from ..registry import DOUBT, GUESS, Alloc, AtMost, Free, Handle, Result, Timeline, scratch
 from .reductions import Reduction, extreme, staged, summing, timeline
 
 
@@ -314,25 +314,22 @@ class Recurrence:
         return self.total * (widest + extra) + together * hidden + self.sequences * self.layers * states
 
 
-@reserve("cuda", "aten::_cudnn_rnn", band=0.1)
-def cudnn_rnn(
-    out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, *settings: Any
-) -> tuple[int | None, ...]:
-    """cuDNN's reserve for the backward."""
-    run = Recurrence(x, *settings[:-1])
-    return None, None, None, run.reserve_bytes if run.trains else 0, None
-
-
 STATES_PER_THREAD = 24
 """Bytes of dropout's random states for each thread that a GPU holds: ``cudnnDropoutGetStatesSize`` on an H100."""
 
 
+RESERVE = 0.1
+"""The relative error of the reserve."""
+
+
 @scratch("cuda", "aten::_cudnn_rnn", band=GUESS)
-def cudnn_rnn_scratch(
+def cudnn_rnn(
     chip: Chip, out: Any, x: Any, weights: Any, stride: int, buffer: Any, hx: Any, cx: Any, *settings: Any
 ) -> Timeline:
-    """A copy of a non-contiguous input, the workspace, and the random states of dropout, which torch keeps."""
+    """A copy of a non-contiguous input, the workspace, and what is kept: the reserve and dropout's random states."""
     run = Recurrence(x, *settings[:-1])
     states = Handle("rnn dropout", chip.multiprocessors * chip.threads * STATES_PER_THREAD)
     kept = (states,) if run.dropout else ()
-    return (*copies(x), Result(0), Result(1), Result(2), Result(4), Alloc(run.workspace_bytes, GUESS), Result(3), *kept)
+    first = (Result(place, None, RESERVE) for place in (0, 1, 2, 4))
+    reserve = Result(3, run.reserve_bytes if run.trains else 0, RESERVE)
+    return (*copies(x), *first, Alloc(run.workspace_bytes, GUESS), reserve, *kept)

@@ -22,7 +22,7 @@ from ....data.units import ceil_div, power_of_two_below
 from ...backends import HALVES
 from ...shapes.registry import order_of_axes, preserved_strides
 from ..allocations import Allocations, copies, joined
-from ..registry import Alloc, AtMost, Timeline, reserve, scratch
+from ..registry import OLDEST, Alloc, AtMost, Result, Timeline, scratch
 
 WARP = 32
 FEWEST, MOST = 16, 256
@@ -203,10 +203,6 @@ def _reduced(chip: Chip, out: Any, count: int) -> Timeline:
 
 
 # The result has room for all losses before it is resized to one element; its storage stays large.
-reserve("cuda", "aten::mse_loss", "aten::smooth_l1_loss")(
-    lambda out, x, target, *_: (pairs(x, target) * out.element_size(),)
-)
-reserve("cuda", "aten::binary_cross_entropy", "aten::soft_margin_loss")(lambda out, x, *_: (x.nbytes,))
 
 
 @scratch("cuda", "aten::mse_loss", "aten::smooth_l1_loss")
@@ -215,13 +211,16 @@ def squared_loss(chip: Chip, out: Any, x: Any, target: Any, reduction: int = MEA
     if not reduction:
         return ()
     count = pairs(x, target)
-    return joined((Alloc(count * out.element_size()),), _reduced(chip, out, count))
+    losses = count * out.element_size()
+    return joined((Result(0, losses), Alloc(losses)), _reduced(chip, out, count))
 
 
 @scratch("cuda", "aten::binary_cross_entropy")
 def cross_entropy(chip: Chip, out: Any, x: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Timeline:
     """The losses are in the result's storage; the mean is copied there."""
-    return joined((Alloc(out.element_size()),), _reduced(chip, out, x.numel())) if reduction else ()
+    if not reduction:
+        return ()
+    return joined((Result(0, x.nbytes), Alloc(out.element_size())), _reduced(chip, out, x.numel()))
 
 
 @scratch("cuda", "aten::binary_cross_entropy_with_logits")
@@ -246,7 +245,7 @@ def cross_entropy_with_logits(
 
 
 # The buffer, which only the CPU's backward reads, is empty.
-reserve("cuda", "aten::log_sigmoid_forward")(lambda *_: (None, 0))
+scratch("cuda", "aten::log_sigmoid_forward", since=OLDEST)(lambda *_: (Result(0), Result(1, 0)))
 
 
 @dataclass(frozen=True, slots=True)

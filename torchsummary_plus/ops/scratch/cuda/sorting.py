@@ -21,7 +21,7 @@ from ....data.capability import Chip
 from ....data.units import MIB, ceil_div, round_up
 from ..allocations import INT64, Allocations, buffers, copied, copies, flattened, joined
 from ..masks import fills, is_mask, masked_rows, masks_of, written_rows
-from ..registry import DOUBT, OLDEST, Alloc, AtMost, Result, Timeline, reserve, scratch
+from ..registry import DOUBT, OLDEST, Alloc, AtMost, Result, Timeline, scratch
 
 SMALL = 4096
 """Longest row that is sorted in place."""
@@ -274,13 +274,13 @@ MAX = 2
 """The mode of a bag that keeps the largest elements."""
 
 
-@reserve("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only")
-def bag_results(
+@scratch("cuda", "aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def bags(
     out: Any, weight: Any, indices: Any, offsets: Any, by_frequency: bool = False, mode: int = 0, *_: Any
-) -> tuple[int | None, ...]:
-    """Return the bytes of the rows, each index's bag, the bags' sizes, and the indices of the maxima."""
+) -> Timeline:
+    """The bags' sizes, each index's bag, the rows, and the indices of the maxima."""
     greatest = out[0].numel() * indices.element_size() if mode == MAX else 0
-    return None, indices.nbytes, offsets.nbytes, greatest
+    return Result(2, offsets.nbytes), Result(1, indices.nbytes), Result(0), Result(3, greatest)
 
 
 ALIGNED = 256
