@@ -170,6 +170,10 @@ class Offloaded(dict[str, Tensor]):
     def __missing__(self, name: str) -> Tensor:
         return self.load(name)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a weight, also one on disk, as where a hook is removed."""
+        return self[name]
+
 
 def swap_offloaded(module: nn.Module, away: Away) -> None:
     """Have the hook of a module's copy find its weights' replacements."""

@@ -226,7 +226,8 @@ class Attempts:
         device = placed(self.own_device if is_real else self.options.device or self.own_device)
         environment: Environment = FakeEnvironment(device, self.fakes, self.routers)
         if is_real:
-            environment = RealEnvironment(device, [p for p in self.tree.tensors() if isinstance(p, nn.Parameter)])
+            parameters = [p for module in self.tree.modules for p in module._parameters.values() if p is not None]
+            environment = RealEnvironment(device, parameters)
         ended = {(threading, "excepthook"): partial(_thread_ended, threading.excepthook)}
         with (
             global_state_kept(), deep_stack(), torch.set_grad_enabled(grad), eager(),

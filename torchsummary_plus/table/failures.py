@@ -102,14 +102,16 @@ _AS_DICT = "input_size=[{'name': size}], or input_data=({'name': tensor},)"
 _ABOUT_SHARDS = r"no fake tensor .* of class (FlatParameter|DTensor)\b"
 
 _OF_TORCH = {
-    "'Stream' object has no attribute 'record_event'": (  # Up to torch 2.6; torch.distributed.fsdp needs them.
-        f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with estimate_memory "
-        'device="cuda", which needs no GPU'
-    ),
     r"fork-based multiprocessing|in forked subprocess": (  # Of autograd and CUDA.
         'torch refuses this in a forked process; start it with multiprocessing.get_context("spawn")'
     ),
 }
+
+if not hasattr(torch.cpu.Stream, "record_event"):  # Up to torch 2.6; torch.distributed.fsdp needs it.
+    _OF_TORCH["'Stream' object has no attribute 'record_event'"] = (
+        f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with estimate_memory "
+        'device="cuda", which needs no GPU'
+    )
 
 _OF_STEPS = {
     **_OF_TORCH,
