@@ -91,7 +91,8 @@ def test_layers_that_differ_are_not_taken_for_equal() -> None:
         model = Llama(replace(SHAPE, depth=9))
         for number, layer in enumerate(model.layers):
             layer.position = number  # Counts layers, as transformers' ``layer_idx`` does.
-            layer.settings = SimpleNamespace(dtype=torch.float32)
+            layer._settings = SimpleNamespace(dtype=torch.float32)
+            layer.register_forward_hook(lambda *_: None)
         change(model.layers[4])
         stack = largest_stack(model, 2)
         rows.append(stack and (stack.path, stack.start, stack.stop))
@@ -106,7 +107,8 @@ _CHANGES: dict[str, Callable[[Any], Any]] = {
     "function": lambda layer: setattr(layer, "activation", lambda x: x),
     "flag": lambda layer: layer.eval(),
     "dtype": lambda layer: layer.mlp.half(),
-    "setting": lambda layer: setattr(layer.settings, "dtype", torch.float16),
+    "setting": lambda layer: setattr(layer._settings, "dtype", torch.float16),
+    "hook": lambda layer: layer._forward_hooks.update(dict.fromkeys(layer._forward_hooks, print)),
 }
 
 

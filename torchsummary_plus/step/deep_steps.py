@@ -174,6 +174,8 @@ def _described(own_name: str, layer: nn.Module, shared: set[int], known: dict[in
 
     def described(value: Any, depth: int = 0) -> Any:
         """Return a comparable form: plain values themselves, a tensor's shape, a function's code, else its parts."""
+        if isinstance(value, nn.Module) or depth > DEEPEST:
+            return type(value)
         if isinstance(value, str):
             return own.sub("*", value)
         if isinstance(value, Tensor):
@@ -184,7 +186,7 @@ def _described(own_name: str, layer: nn.Module, shared: set[int], known: dict[in
             return type(value), [described(item, depth + 1) for item in value]
         if isinstance(value, dict):
             return [(str(key), described(item, depth + 1)) for key, item in value.items()]
-        if isinstance(value, (int, float, bytes, frozenset, Enum, BuiltinFunctionType, *INERT)):
+        if isinstance(value, _PLAIN):
             return value
         if isinstance(value, partial):
             return described((value.func, value.args, value.keywords), depth)
@@ -192,8 +194,6 @@ def _described(own_name: str, layer: nn.Module, shared: set[int], known: dict[in
             return described(value.__func__, depth)
         if isinstance(value, FunctionType):
             return value.__code__, [described(content_of(cell), depth + 1) for cell in value.__closure__ or ()]
-        if isinstance(value, nn.Module) or depth > DEEPEST:
-            return type(value)
         if id(value) not in known:
             known[id(value)] = type(value)  # Which stands for it inside itself.
             known[id(value)] = type(value), [described(part, depth + 1) for part in parts_of(value)]
@@ -202,16 +202,23 @@ def _described(own_name: str, layer: nn.Module, shared: set[int], known: dict[in
     parts: list[Any] = []
     for name, module in layer.named_modules():
         attributes = vars(module)
-        hooks = [len(attributes[hooks]) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
+        hooks = [described(list(attributes[hooks].values())) for hooks in _HOOKS]
         tensors = described(module._parameters), described(module._buffers)
         parts += [name, type(module), getattr(module, "training", None), hooks, tensors, _sharding(module)]
         for key, value in sorted(attributes.items()):
-            if (key.startswith("_") and key != "_checkpoint_fn") or isinstance(value, nn.Module):
+            is_of_torch = key in _BOOKKEEPING or key.startswith("_" if "_handle" in attributes else "__")
+            if isinstance(value, nn.Module) or (is_of_torch and not isinstance(value, _PLAIN)):
                 continue
             if is_integer(value):
                 counts.append(int(value))
             parts.append((key, int if is_integer(value) else described(value)))
     return parts, counts
+
+
+_PLAIN = (int, float, frozenset, Enum, BuiltinFunctionType, *INERT)
+_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks"
+_BOOKKEEPING = frozenset(vars(nn.Module()))
+"""Attributes of every module. All private ones of a ``FullyShardedDataParallel``, with a ``_handle``, are torch's."""
 
 
 def _sharding(module: nn.Module) -> Any:
