@@ -23,6 +23,7 @@ from ..live.compat import Place
 from ..live.fakes import Fake
 from ..step.fake_steps import RecordedSteps
 from ..step.ledger import Ledger
+from ..step.workspace import Workspaces
 from . import compat
 from .process_group import beside, refused_without, replaced
 
@@ -48,7 +49,7 @@ class RankLedger(Ledger):
         self.events = [(0, number, nbytes) for number in live if (nbytes := self.storages[number].nbytes)]
         self.moments = self.moments[:1]
         self.doubts.clear()
-        self.workspaces.forget()
+        self.workspaces = Workspaces(self.backend, self.workspaces.chip)
 
     def allocate(self, nbytes: int, owner: int, kind: str | None = None, band: float = 0.0) -> int:
         """Record a new storage."""

@@ -93,7 +93,7 @@ class Workspaces:
         self.cudnn = Cudnn(how=RULE) if cudnn is None else cudnn.afresh()
         self.unknown: dict[str, int] = {}
         """By name: calls of operators that use scratch memory without a rule, or with an unconfirmed one."""
-        self._doubt = self._lasting_doubt = 0
+        self._doubt = 0, 0
         self.created: list[range] = []
         """The numbers of nodes that backwards have created, which a GPU's engine numbers in a thread of its own."""
         self.renewed: set[int] = set()
@@ -113,9 +113,8 @@ class Workspaces:
 
         Both are 0 unless ``unknown`` names it.
         """
-        doubt, lasting = self._doubt, self._lasting_doubt
-        self._doubt = self._lasting_doubt = 0
-        return doubt, lasting
+        doubt, self._doubt = self._doubt, (0, 0)
+        return doubt
 
     def note_values(self, name: str, args: tuple[Any, ...], out: Any) -> float:
         """Name a decomposition whose vectors a real step may not compute, and return the error band of its memory."""
@@ -145,15 +144,6 @@ class Workspaces:
             return 0.0
         self._note(name, _reach(*values))
         return 1.0
-
-    def forget(self) -> None:
-        """Reset for a new step."""
-        self.unknown.clear()
-        self.tried.clear()
-        self.bands.clear()
-        self._of_libraries = {}
-        self._allocated.clear()
-        self._unfreed = self._doubt = self._lasting_doubt = 0
 
     def scratch(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, place: Place = (False, 0)
@@ -262,8 +252,8 @@ class Workspaces:
 
     def _note(self, name: str, doubt: int = 0, lasting: int = 0) -> None:
         self.unknown[name] = self.unknown.get(name, 0) + 1
-        self._doubt = max(self._doubt, doubt + lasting, LEAST_DOUBT)
-        self._lasting_doubt = max(self._lasting_doubt, lasting)
+        most, most_lasting = self._doubt
+        self._doubt = max(most, doubt + lasting, LEAST_DOUBT), max(most_lasting, lasting)
 
 
 def _reach(*values: Any) -> int:

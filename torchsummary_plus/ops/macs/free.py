@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 ELEMENTWISE = """
-    __irshift__ __lshift__ __rshift__ complex floor_divide leaky_relu _conj_physical celu elu hardshrink hardsigmoid
-    hardtanh isfinite mish rad2deg relu6 softplus softshrink threshold linalg_cross addr polar prelu
+    __irshift__ __lshift__ __rshift__ complex floor_divide leaky_relu _conj_physical linalg_cross addr polar prelu
     rrelu_with_noise rrelu_with_noise_functional _add_relu _prelu_kernel glu glu_jvp glu_backward_jvp hardswish
     infinitely_differentiable_gelu log_sigmoid log_sigmoid_forward dropout native_dropout _fused_dropout
     _masked_scale _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_differentiable_lstm_cell
