@@ -181,15 +181,8 @@ def _traits(func: Any) -> _Traits:
         return _Traits(f"higher_order::{func.name()}", is_free=False)
     schema = func._schema
     namespace, _, name = schema.name.partition("::")
-    aliases = [value.alias_info for value in schema.returns]
-    is_view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-    if is_view or name in _WITHOUT_KERNELS.split() or namespace in _OUTSIDE:
+    if func.is_view or name in _WITHOUT_KERNELS.split() or namespace in _OUTSIDE:
         return _Traits(schema.name, is_free=True)
-    changed = [
-        (place, argument.name)
-        for place, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
     overwritten: set[int | str] = {argument.name for argument in schema.arguments if argument.is_out}
     if name in _READS_NO_FIRST:
         overwritten.add(0)
@@ -197,8 +190,8 @@ def _traits(func: Any) -> _Traits:
     forward, backward, _ = plain.partition("_backward")
     kind = _KIND_OF.get(plain) or _KIND_OF.get(forward, "elementwise")
     kind = "norm_backward" if kind == "norm" and backward else kind
-    written = () if schema.returns else tuple(changed)
-    return _Traits(base_name(schema.name), False, kind, written, frozenset(overwritten))
+    changed = () if schema.returns else [(place, a.name) for place, a in enumerate(schema.arguments) if a.alias_info]
+    return _Traits(base_name(schema.name), False, kind, tuple(changed), frozenset(overwritten))
 
 
 def _tensors(value: Any) -> Sequence[Tensor]:

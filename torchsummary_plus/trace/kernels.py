@@ -346,9 +346,7 @@ def _is_memorable(func: OpOverload) -> bool:
 @cache
 def is_view(func: OpOverload) -> bool:
     """Whether an operator itself returns views of its arguments, and never a copy, as composite ones may."""
-    returns = func._schema.returns
-    is_composite = compat.has_kernel(func.name(), "CompositeImplicitAutograd")
-    return bool(returns) and not is_composite and all(r.alias_info and not r.alias_info.is_write for r in returns)
+    return func.is_view and not compat.has_kernel(func.name(), "CompositeImplicitAutograd")
 
 
 def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: list[Fake]) -> Any:

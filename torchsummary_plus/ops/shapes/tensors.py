@@ -42,10 +42,9 @@ from .registry import (
 )
 
 MORE = """
-    _prelu_kernel _standard_gamma_grad celu elu floor_divide gelu hardshrink hardsigmoid hardswish hardtanh
-    leaky_relu mish softplus softshrink square threshold true_divide __and__ __or__ __xor__ elu_backward
-    hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward mish_backward
-    softplus_backward threshold_backward native_dropout_backward
+    _prelu_kernel _standard_gamma_grad celu elu floor_divide gelu hardsigmoid hardswish hardtanh leaky_relu mish
+    square threshold true_divide __and__ __or__ __xor__ elu_backward hardsigmoid_backward hardswish_backward
+    hardtanh_backward leaky_relu_backward mish_backward softplus_backward
 """
 """Element-wise operators of common models that some release does not tag as pointwise, or composes of others."""
 INPUT_FIRST = {"aten::threshold_backward", "aten::leaky_relu_backward"}
