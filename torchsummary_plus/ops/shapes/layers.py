@@ -360,7 +360,7 @@ def mkldnn_rnn_layer_backward(
 def cudnn_rnn(
     x: Tensor, weights: Any, stride: int, buffer: Tensor | None, hx: Tensor, cx: Tensor | None, *settings: Any
 ) -> Outs:
-    """The output, both final states, an empty reserve, whose size is a reserve rule, and a buffer of all weights.
+    """The output, both final states, an empty reserve, whose size its scratch rule tells, and a buffer of all weights.
 
     Each call copies bfloat16 weights to such a buffer: ``flatten_parameters`` leaves them alone
     (``torch.backends.cudnn.is_acceptable``). The meta kernel returns the buffer it is given.
