@@ -567,6 +567,7 @@ def what_if(
     """
     base = StepOptions.of("what_if", options, step, cudnn=cudnn)
     integer("batch_size", batch_size, 1)
+    example = required(make_example(input_size, batch_size, dtypes, input_data))
     listed = COMMON if gpus is None else [gpus] if isinstance(gpus, str) else list(gpus)
     if not listed:
         raise InputError("gpus is empty; accepted: None or names of GPUs")
@@ -579,11 +580,8 @@ def what_if(
             if not isinstance(changed, nn.Module):
                 raise InputError(f"the model of setting {describe(name)} is {describe(changed)}; accepted: a Module")
             with_changes = StepOptions.of("what_if", base, own)
-            example = required(make_example(input_size, batch_size, dtypes, input_data))
-            requests = {
-                gpu: StepRequest(changed, example, replace(with_changes, device="cuda", gpu=gpu)) for gpu in names
-            }
-            rows.append(_tried(name, requests, batch_size, tick))
+            steps = {gpu: StepRequest(changed, example, replace(with_changes, device="cuda", gpu=gpu)) for gpu in names}
+            rows.append(_tried(name, steps, batch_size, tick))
     return WhatIf(batch_size, tuple(names), tuple(rows))
 
 

@@ -83,10 +83,7 @@ def takes_all_layers_alike(step: Step) -> bool:
 
 
 def log_of_few_layers(task: Task) -> MemoryLog | None:
-    """Return a step's log, grown from those of models with a few of many equal layers; None if they do not repeat.
-
-    Layers that random numbers may skip stand for no deeper model.
-    """
+    """Return a step's log, grown from those of models with a few of many equal layers; None if they do not repeat."""
     tree, step = task.tree, task.step
     stack = largest_stack(tree.modules[0], WORTH) if takes_all_layers_alike(step) else None
     if stack is None:
@@ -100,7 +97,7 @@ def log_of_few_layers(task: Task) -> MemoryLog | None:
             shallow_step = step.copied(copier)
             with names_replaced(copier):
                 logs.append(record(replace(task, tree=ModuleTree(shallow), step=shallow_step, draws=draws)))
-            if draws.asks:
+            if draws.asks:  # Layers that random numbers may skip stand for no deeper model.
                 return None
         return grown(logs, stacks, tree.paths, stack)
     return None
@@ -114,11 +111,7 @@ WORTH = 5 * FEWEST
 
 @dataclass
 class Cut:
-    """Removes all but ``count`` of a model's equal layers, if there are many; ``count`` None removes nothing.
-
-    A model with DDP, given by its class's name as it is slow to import, keeps all layers: its buckets were laid out for
-    them when it was wrapped.
-    """
+    """Removes all but ``count`` of a model's equal layers, if there are many; ``count`` None removes nothing."""
 
     count: int | None
     paths: tuple[str, ...] = ()
@@ -129,7 +122,7 @@ class Cut:
     def make(self, model: nn.Module) -> None:
         """Cut the model permanently."""
         kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
-        if self.count is None or "DistributedDataParallel" in kinds:
+        if self.count is None or "DistributedDataParallel" in kinds:  # Its buckets were laid out for all layers.
             return
         stack = largest_stack(model, WORTH)
         if stack is not None:
