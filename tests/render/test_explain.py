@@ -146,6 +146,8 @@ def test_arithmetic_that_does_not_hold_is_left_out() -> None:
     labels = [step.label for step in told.steps]
     assert "Height" in labels and "Width" not in labels
     assert told["output_bytes"] == row.output_bytes == 4 * 6 * 12 * 4
+    (mixed := nn.Linear(3, 2).half()).add_module("inner", nn.Linear(3, 2))
+    assert "parameter_bytes" not in explain(mixed), "of two sizes"
 
 
 @pytest.mark.parametrize(("style", "depth"), [("torchsummary", None), ("tree", 1)])

@@ -1,6 +1,6 @@
 """Views: every format of a result, rendered from its tables, its main plot as a file, and what shells show of it.
 
-No view runs a model.
+No view runs a model. Pages and plots are imported where they are made: files of weights are shown without torch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from ..data.errors import InputError, choice_error
 from ..formats.data import as_plain, csv_text, data_frame, from_text, schema_of
 from ..formats.table import CellStyle, Table, cell_style, written
 from ..formats.text import latex_text, markdown_text, printable, table_text
-from ..render.html import fragment, rendered, report_page
-from ..render.plots import figure_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,11 +221,15 @@ class Views(ABC):
 
         With JavaScript, rows fold, columns sort and a search box appears; nothing external is loaded.
         """
+        from ..render.html import fragment
+
         look.setdefault("style", "tree")
         return fragment(self.tables(**look))
 
     def _html_page(self, **look: Unpack[ShownLook]) -> str:
         """Return a page with :meth:`to_html`'s fragment."""
+        from ..render.html import rendered
+
         return rendered("page.html.jinja", title=self._headline()[0], content=Markup(self.to_html(**look)))
 
     def to_html_report(
@@ -239,6 +241,8 @@ class Views(ABC):
         module), and tabs for results given as ``compare``: a :class:`Comparison` or other summaries. An existing file
         is replaced once the new one is complete; with ``overwrite=False`` it raises ``FileExistsError``.
         """
+        from ..render.html import report_page
+
         results = (self, *((compare,) if isinstance(compare, Views) else compare))
         parts = [(result._headline()[0], result._sections()) for result in results]
         return _write(Path(path), report_page(*self._headline(), parts), overwrite)
@@ -317,6 +321,8 @@ class Figures:
         return self._file("png", options)
 
     def _file(self, kind: str, options: dict[str, Any]) -> bytes:
+        from ..render.plots import figure_file
+
         width, plot = options.pop("width", None), getattr(self, self._main_plot)
         return figure_file(lambda place: plot(ax=place, **options), kind, width)
 
