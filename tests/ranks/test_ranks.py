@@ -151,15 +151,17 @@ def test_the_group_of_the_process_is_untouched_also_after_an_error() -> None:
 
 
 def test_a_model_that_another_thread_makes_meanwhile_is_its_own() -> None:
+    """And that thread finds as many GPUs as before."""
     with ThreadPoolExecutor(1) as pool:
-        made = [pool.submit(net).result()]  # The thread exists from here on.
+        made: list[Any] = [pool.submit(net).result(), pool.submit(torch.cuda.device_count).result()]
 
         def build() -> nn.Module:
-            made.append(pool.submit(net).result())
+            made.extend((pool.submit(net).result(), pool.submit(torch.cuda.device_count).result()))
             return net()
 
-        estimated(build, 2)
-    assert {type(parameter.data) for parameter in made[1].parameters()} == {torch.Tensor}
+        estimated(build, 2, gpu="H100")
+    assert {type(parameter.data) for parameter in made[2].parameters()} == {torch.Tensor}
+    assert made[3] == made[1]
 
 
 def test_a_script_that_begins_its_own_group_is_in_the_world_already() -> None:

@@ -29,7 +29,7 @@ from ..live.compat import Place, accelerator_places, fakes_without_card, no_mode
 from ..live.compat import replaced as all_replaced
 from ..live.cuda_calls import always, numbers_named
 from ..live.fakes import Fake, is_plain
-from ..live.isolation import is_beside
+from ..live.isolation import all_in_pass, is_beside
 from . import compat
 
 _OURS = count(1)
@@ -295,7 +295,7 @@ def cuda_alone(device: torch.device, count: int) -> Iterator[None]:
     answers |= dict(zip(accelerator_places, of_accelerator))
     answers[Fake, "current_gpu"] = device.index
     answers[compat.SCATTER_STREAMS.owner, compat.SCATTER_STREAMS.attribute] = always(None)
-    with all_replaced(answers), fakes_without_card(), numbers_named():
+    with all_replaced(all_in_pass(answers)), fakes_without_card(), numbers_named():
         yield
 
 
