@@ -101,17 +101,18 @@ _AS_DICT = "input_size=[{'name': size}], or input_data=({'name': tensor},)"
 
 _ABOUT_SHARDS = r"no fake tensor .* of class (FlatParameter|DTensor)\b"
 
+_NO_EVENTS = "'Stream' object has no attribute 'record_event'"
+"""Said of torch's own streams up to torch 2.6; torch.distributed.fsdp needs their events."""
+
 _OF_TORCH = {
+    _NO_EVENTS: (
+        f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with estimate_memory "
+        'device="cuda", which needs no GPU'
+    ),
     r"fork-based multiprocessing|in forked subprocess": (  # Of autograd and CUDA.
         'torch refuses this in a forked process; start it with multiprocessing.get_context("spawn")'
     ),
 }
-
-if not hasattr(torch.cpu.Stream, "record_event"):  # Up to torch 2.6; torch.distributed.fsdp needs it.
-    _OF_TORCH["'Stream' object has no attribute 'record_event'"] = (
-        f"torch {torch.__version__} cannot run fully_shard on the CPU; use torch 2.8 or later, or with estimate_memory "
-        'device="cuda", which needs no GPU'
-    )
 
 _OF_STEPS = {
     **_OF_TORCH,
@@ -146,7 +147,8 @@ _OF_FORWARDS = {
 
 
 def _usual(message: str, fixes: Mapping[str, str]) -> str:
-    return next((fix for pattern, fix in fixes.items() if re.search(pattern, message)), "")
+    is_of_users = _NO_EVENTS in message and hasattr(torch.cpu.Stream, "record_event")  # A stream of the user's own.
+    return next((fix for pattern, fix in fixes.items() if re.search(pattern, message) and not is_of_users), "")
 
 
 def is_about_shards(message: str) -> bool:
