@@ -240,10 +240,7 @@ class FakeKernels:
 
 def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that an operator writes to."""
-    values = []
-    for position, name in _writes(func):
-        values.append(args[position] if position < len(args) else kwargs.get(name))
-    return tensors_of(values)
+    return tensors_of([args[place] if place < len(args) else kwargs.get(name) for place, name in _writes(func)])
 
 
 @cache
