@@ -1,1 +1,1 @@
-"""Real memory: profiles, the CUDA allocator's history, and live tensors."""
+"""Real memory: what steps allocate and free, read from profiles and the CUDA allocator's history."""
