@@ -195,7 +195,7 @@ def _described(own_name: str, layer: nn.Module, shared: set[int], known: dict[in
     parts: list[Any] = []
     for name, module in layer.named_modules():
         attributes = vars(module)
-        hooks = [described(list(attributes[hooks].values())) for hooks in _HOOKS]
+        hooks = [described(list(attributes[hooks].values()), DEEPEST - 2) for hooks in _HOOKS]  # Not what they hold.
         tensors = described(module._parameters), described(module._buffers)
         parts += [name, type(module), getattr(module, "training", None), hooks, tensors, _sharding(module)]
         for key, value in sorted(attributes.items()):
