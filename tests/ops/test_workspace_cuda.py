@@ -115,8 +115,9 @@ def test_a_product_without_elements_asks_for_no_workspace(name: str, factors: An
 @pytest.mark.usefixtures("kept_workspaces")
 @pytest.mark.parametrize("by_triton", [True, False])
 def test_triton_multiplies_columns_by_rows_without_cublas(monkeypatch: pytest.MonkeyPatch, by_triton: bool) -> None:
-    """Measured on the no-op runtime with torch 2.13; releases without the kernel use cuBLAS."""
-    monkeypatch.setattr(blas, "since", lambda _: by_triton)
+    """Measured on the no-op runtime with torch 2.13; releases without the kernel, and users without it, take cuBLAS."""
+    monkeypatch.setattr(blas, "since", lambda _: True)
+    monkeypatch.setenv("TORCH_DISABLE_NATIVE_JIT", "0" if by_triton else "1")
     out, column, row = meta(8, 64, 32), meta(8, 64, 1), meta(8, 1, 64)[:, :, ::2]
     wide = meta(8, 64, 2), meta(8, 2, 64)[:, :, ::2]
     for name, args in (("bmm", (column, row)), ("baddbmm", (out, column, row)), ("bmm", wide)):

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -68,11 +69,13 @@ def cublas(chip: Capability, *factors: Any) -> tuple[Handle | Alloc, ...]:
     return (Handle("cublas", nbytes) if are_workspaces_kept() else Alloc(nbytes),)
 
 
-OUTER_PRODUCTS_SINCE = "2.13"
-"""The first release in which Triton multiplies two batches, columns by rows: it reads any strides, without a handle.
+def _has_outer_products() -> bool:
+    """Whether Triton multiplies two batches, columns by rows: it reads any strides, without a handle.
 
-Source: torch/_native/ops/bmm_outer_product; Triton is assumed to be installed, as it is with torch on Linux.
-"""
+    Source: torch/_native/ops/bmm_outer_product, since torch 2.13. A CPU build stands for a CUDA build with Triton.
+    """
+    has_triton = torch.version.cuda is None or find_spec("triton") is not None
+    return since("2.13") and has_triton and os.environ.get("TORCH_DISABLE_NATIVE_JIT", "0") != "1"
 
 
 ONE_WORKSPACE_SINCE = "2.13"
@@ -122,7 +125,7 @@ def batch_product(chip: Chip, out: Any, *operands: Any, **_: Any) -> Timeline:
     """Copies of unreadable factors of a batched product, which Triton's outer products read in place."""
     *added, a, b = _tensors(operands)
     is_outer = not added and a.shape[2] == 1 == b.shape[1] and a.numel() and b.numel() and not a.is_complex()
-    if is_outer and since(OUTER_PRODUCTS_SINCE):
+    if is_outer and _has_outer_products():
         return ()
     return *_copies(a, b, is_readable=partial(_is_batch_multiplied_in_place, out)), *cublas(chip, *operands)
 
