@@ -80,6 +80,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "_fused_rms_norm": (R(2, 3, 4), [4], R(4), 1e-5),
     "native_dropout": (R(3, 4), 0.5, True),
     "native_dropout_backward": (R(3, 4), R(3, 4) > 0.5, 2.0),
+    "_thnn_fused_gru_cell": (R(2, 15), R(2, 15), R(2, 5)),
     "_thnn_fused_gru_cell_backward": (R(2, 5), R(2, 25), True),
     "arange": (7,),
     "arange.start": (2, 7),

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from traceback import walk_stack
 
 import pytest
+from torch import Tensor, nn
 
 import torchsummary_plus
 from examples.resnet import resnet18
+from tests.told import Told
 
 PACKAGE = Path(__file__).parents[2] / "torchsummary_plus"
 
@@ -154,6 +157,21 @@ def test_a_plain_models_table_never_asks_what_it_is_not() -> None:
         sys.setprofile(None)
     names = {name for name, path in FILES.items() if str(path) in entered}
     assert len(names) <= 25 and not names & {"live.weights", "table.experts", "table.failures"}
+
+
+TOLD = Told()
+
+
+class Deep(nn.Identity):
+    def forward(self, x: Tensor) -> Tensor:
+        files = [Path(frame.f_code.co_filename) for frame, _ in walk_stack(sys._getframe())]
+        TOLD.put(sum(file.is_relative_to(PACKAGE) for file in files))
+        return x
+
+
+def test_a_models_forward_is_eight_of_our_functions_deep_in_an_estimate() -> None:
+    torchsummary_plus.estimate_memory(Deep(), (4,), mode="eval")
+    assert set(TOLD.all()) == {8}
 
 
 @pytest.mark.parametrize("is_on", [True, False])

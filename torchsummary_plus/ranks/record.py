@@ -185,9 +185,11 @@ class Ranked:
             steps = RecordedPipelineSteps(kernels, ledger, StepCopy(copy(tree), step))
             steps.schedule = schedule
             try:
-                log = steps.record(example, embeddings)
-                notes = (*besides, *log.assumptions, *((COMPILED,) if is_compiled else ()))
-                return tree, replace(log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
+                with steps.recording(example, embeddings) as (args, kwargs):
+                    for _ in steps.each():
+                        steps.run_once(args, kwargs)
+                notes = (*besides, *steps.log.assumptions, *((COMPILED,) if is_compiled else ()))
+                return tree, replace(steps.log, communicators=len(kernels.groups), shards=shards, assumptions=notes)
             except (NeedsIntegerError, NeedsStageError, StageReportedError, SummaryError):
                 raise
             except Exception as error:

@@ -338,11 +338,10 @@ class RecordedPipelineSteps(RecordedSteps):
 
     schedule: Any = None
 
-    def run_once(self, args: Any, kwargs: Any) -> None:
+    def run_once(self, args: Any, kwargs: Any, in_closure: bool = False) -> Tensor | None:
         """Run one step of the schedule; the model's own without one."""
         if self.schedule is None or self.step.train_step is not None:
-            super().run_once(args, kwargs)
-            return
+            return super().run_once(args, kwargs, in_closure)
         if self.step.loss is not None:
             raise InputError(
                 "loss was given, but the builder returned a schedule, which has its own; pass the loss as "
@@ -358,3 +357,4 @@ class RecordedPipelineSteps(RecordedSteps):
             self.account.enter("end", self.account.step)
         else:
             self._update()
+        return None

@@ -260,7 +260,10 @@ def record_once(task: Task) -> MemoryLog:
         steps, work = _prepared(stack, task, surroundings, answers, embeddings, mode_key)
         size, log = steps.tree.size(), None
         try:
-            log = steps.record(task.example, embeddings)
+            with steps.recording(task.example, embeddings) as (args, kwargs):
+                for _ in steps.each():
+                    steps.run_once(args, kwargs)
+            log = steps.log
         except (NeedsIntegerError, CompilerNeededError, SummaryError):
             raise
         except Exception as error:
@@ -400,14 +403,19 @@ def resizing_watched(ledger: Ledger) -> Iterator[None]:
 class RecordedSteps(Steps):
     """Runs a model's steps under a ledger. The model is a copy on fakes."""
 
+    engine: CudaEngine
+    log: MemoryLog
+    """What was recorded, once it is."""
+
     def __init__(self, kernels: StepKernels, ledger: Ledger, copy: StepCopy) -> None:
         super().__init__(kernels.watch, kernels.device, ledger, copy)
         self.kernels = kernels
         self.ledger = ledger
         self.answers = kernels.answers
 
-    def record(self, example: Example, embeddings: Embeddings) -> MemoryLog:
-        """Run the steps, and return the log, which ends between two steps, with everything a loop holds there."""
+    @contextmanager
+    def recording(self, example: Example, embeddings: Embeddings) -> Iterator[tuple[Any, Any]]:
+        """Yield the arguments of the steps, which run inside; ``log`` then ends between two steps, as a loop would."""
         kernels, ledger, watch = self.kernels, self.ledger, self.watch
         args, kwargs, new_inputs = self.make_inputs(example, kernels.input_of, kernels.of_input)
         embeddings.watch(new_inputs)
@@ -418,7 +426,7 @@ class RecordedSteps(Steps):
             stack.enter_context(self._states_named())
             stack.enter_context(resizing_watched(ledger))
             self.copy.give_hooks()
-            engine = kernels.engine = CudaEngine(watch)
+            engine = self.engine = kernels.engine = CudaEngine(watch)
             stack.callback(engine.release)
             functions = StepFunctions(watch, engine, self.device)
             watch.state.on_cuda = functions.on_cuda
@@ -439,13 +447,16 @@ class RecordedSteps(Steps):
             stack.enter_context(
                 functions_as_without_mode(functions, lambda tensor, name: ledger.notice(watch.frame, tensor, name))
             )
-            for _ in self.each():
-                self.run_once(args, kwargs)
-                engine.drop_unreferenced()
+            yield args, kwargs
             paths = tuple(self.tree.paths)
-            log = ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
+            self.log = ledger.log(paths, self.assumptions(kernels.answers.assumptions(paths)))
             self.output = None
-            return log
+
+    def each(self) -> Iterator[None]:
+        """Yield at the beginning of each step; after it, the engine drops what nobody refers to."""
+        for _ in super().each():
+            yield
+            self.engine.drop_unreferenced()
 
     def blame(self, error: Exception, values: str) -> SummaryError:
         """Return the error as the user should read it: which part of the step failed, where, and why.

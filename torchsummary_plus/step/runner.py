@@ -381,36 +381,28 @@ class Steps:
             self.account.stop()
             self.output = None
 
-    def run_once(self, args: Any, kwargs: Any) -> None:
-        """Run one step."""
-        if self.step.train_step is not None:
-            self.doing = "train_step"
-            with self.autocast():
-                self.step.train_step(self.tree.called, *args, **kwargs)
-            return
-
-        def closure() -> Tensor | None:
-            assert self.optimizer is not None
-            self.optimizer.zero_grad()
-            return self._backwards(args, kwargs)
-
-        if self.optimizer is not None and needs_closure(self.optimizer):
-            self.doing = "optimizer"
-            self.optimizer.step(closure)  # type: ignore[arg-type]
-            self.optimizer.zero_grad()
-            return
-        loss = self._backwards(args, kwargs)
-        if self.step.mode == "train":
-            with self._phase("backward"):
-                del loss
-            self._update(closure)
-
-    def _backwards(self, args: Any, kwargs: Any) -> Tensor | None:
-        """Run a step's forwards and backwards, and return the last loss; of an inference only the forward.
+    def run_once(self, args: Any, kwargs: Any, in_closure: bool = False) -> Tensor | None:
+        """Run one step, or return the last loss to an optimizer that calls this ``in_closure``.
 
         Losses are divided by the number of micro-batches, as trainers do. The output is kept if the loop keeps it. Code
         in it that did not run is noted; raises :class:`UnsupportedError` if there is nothing else.
         """
+        if self.step.train_step is not None:
+            self.doing = "train_step"
+            with self.autocast():
+                self.step.train_step(self.tree.called, *args, **kwargs)
+            return None
+
+        def closure() -> Tensor | None:
+            assert self.optimizer is not None
+            self.optimizer.zero_grad()
+            return self.run_once(args, kwargs, in_closure=True)
+
+        if self.optimizer is not None and not in_closure and needs_closure(self.optimizer):
+            self.doing = "optimizer"
+            self.optimizer.step(closure)  # type: ignore[arg-type]
+            self.optimizer.zero_grad()
+            return None
         for remaining in reversed(range(self.step.micro_batches)):
             self.account.enter("forward", self.account.step)
             self.doing = "forward"
@@ -436,7 +428,12 @@ class Steps:
                 with self._phase("backward"):
                     del loss
         self.doing = "optimizer"
-        return loss
+        if in_closure:
+            return loss
+        with self._phase("backward"):
+            del loss
+        self._update(closure)
+        return None
 
     def _update(self, closure: Callable[[], Tensor | None] | None = None) -> None:
         """Let the optimizer step, with the ``closure`` if it asks for one, and drop the gradients."""

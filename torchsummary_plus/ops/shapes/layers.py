@@ -379,15 +379,17 @@ GRU_GATES = 5
 
 @rule("_thnn_fused_gru_cell")
 def fused_gru_cell(from_input: Tensor, hidden: Tensor, hx: Tensor, *biases: Tensor | None) -> Outs:
-    """A GRU cell as one kernel, as on CUDA; torch has no meta kernel for it."""
-    sure(hx.dim() == 2 and from_input.shape == hidden.shape and hx.dtype in FLOATS and hx.is_contiguous())
+    """A GRU cell as one kernel, as on CUDA; before 2.15 torch has no meta kernel for it."""
+    sure(hx.dim() == 2 and hx.dtype in FLOATS and hx.is_contiguous())
+    sure(from_input.shape == hidden.shape == (hx.shape[0], 3 * hx.shape[1]))
+    sure(all(bias is None or bias.shape == hidden.shape[1:] for bias in biases))
     return [fresh(hx.shape, hx.dtype), fresh((hx.shape[0], GRU_GATES * hx.shape[1]), hx.dtype)]
 
 
 @rule("_thnn_fused_gru_cell_backward")
 def fused_gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> Outs:
     """The gradients of both kinds of gates, of the state, and of the biases if there are any."""
-    sure(grad.dim() == 2)
+    sure(grad.dim() == 2 and workspace.shape == (grad.shape[0], GRU_GATES * grad.shape[1]))
     gates = 3 * grad.shape[1]
     of_gates = fresh((grad.shape[0], gates), grad.dtype)
     of_bias = fresh((gates,), grad.dtype) if has_bias else None
