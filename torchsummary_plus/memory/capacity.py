@@ -246,15 +246,16 @@ class Search:
         self._fitting[batch] = batch >= self.smallest and self._fits(self.logs[batch])
 
     def _guess(self) -> int:
-        """Return the largest batch predicted to fit, near where the line through two peaks reaches the limit."""
+        """Return the largest batch predicted to fit, of shared logs near where the line through two peaks ends."""
         if self.high - self.low <= 1:
             return self.low
         if self.low == 0:
             return self.smallest
-        first, second = self._near(self.low)[:2]
-        grows = (self._spare(first) - self._spare(second)) / (second - first)
-        start = self.low + int(self._spare(self.low) / grows) if grows > 0 else self.low
-        start = min(max(start, self.low), self.high - 1)
+        start = self.low
+        if self._tolerance:
+            first, second = self._near(start)[:2]
+            grows = (self._spare(first) - self._spare(second)) / (second - first)
+            start = min(max(start + int(self._spare(start) / grows), start), self.high - 1) if grows > 0 else start
 
         @cache
         def fits(batch: int) -> bool:
