@@ -370,6 +370,10 @@ def test_the_range_holds_the_peak_of_matrix_products_that_a_gpu_pads() -> None:
     assert padded.peak_range == (padded.peak_bytes, padded.peak_bytes)
     assert "pad matrix products" in unpadded.to_text() and "pad matrix products" not in padded.to_text()
     assert "simulated GPUs" in padded.to_text()
+    step = {"train_step": lambda model, x: [model(part).sum().backward() for part in (x, x[:61])], "compiled": True}
+    assert AS_COMPILED in estimate_memory(torch.compile(net, dynamic=True), (509,), 391, gpu="T4", **step).assumptions
+    least, most = padded.reserved_range
+    assert least < 0.9 * padded.reserved_bytes and most > padded.reserved_bytes + 100 * 2**20
 
 
 # Work in a fork: what comes back, and what if nothing does.

@@ -101,9 +101,6 @@ def compile_nothing() -> None:
     functorch_config.force_non_lazy_backward_lowering = True
 
 
-# A GPU and Triton
-
-
 class Guard(nullcontext[None]):
     """A context for a device, which does nothing."""
 
@@ -129,7 +126,9 @@ def stand_in_for_gpu(card: Card, capability: Capability, notes: dict[str, int]) 
     def should_pad(match: Any, first: torch.Tensor, second: torch.Tensor, *_: Any, **__: Any) -> bool:
         if inductor_config.force_shape_pad:
             return True
-        *batch, m, k, n = (-(-int(size) // 8) * 8 for size in (*first.shape, second.shape[-1]))  # At most to these.
+        sizes = (*first.shape, second.shape[-1])  # Symbolic under dynamic=True, where asking for a number would fix it.
+        known = (size.node.hint if isinstance(size, torch.SymInt) else size for size in sizes)
+        *batch, m, k, n = (-(-size // 8) * 8 for size in known)  # At most to these.
         notes[PADDED] = max(notes.get(PADDED, 0), prod(batch) * (m * k + k * n + m * n) * first.itemsize)
         return False
 

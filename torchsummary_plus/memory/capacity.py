@@ -185,7 +185,9 @@ class Search:
         self._trace = trace
         self._fits = fits
         self._spare = cache(lambda batch: spare(self.logs[batch]))
+        """The bytes that the peak of a batch leaves free."""
         self.logs = dict(shared or {})
+        """The logs by batch, shared or traced."""
         self._fitting = {batch: fits(log) for batch, log in self.logs.items()}
         self._traced: list[int] = []
         self.smallest = 1

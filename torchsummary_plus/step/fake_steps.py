@@ -109,6 +109,7 @@ class Task:
     failure: ForwardError | StepError | None = None
     """The failure of the first attempt with guesses."""
     misrepresented: set[str] = field(default_factory=set)
+    """What fakes misrepresent in the step."""
 
     def run_for_real(self) -> RealRun:
         """Return the answers of real steps, which run once."""

@@ -88,6 +88,7 @@ class StepCopy:
         """Ids of tensors on ``meta`` beside a model that is not: a skeleton in a plain list is no memory."""
         self.replacements: list[Tensor] = []
         self.notes: Sequence[str] = ()
+        """Assumptions about what exists before the steps."""
         self._copier = copier or Copier(lambda tensor: tensor)
         self.known: Callable[[Tensor], Tensor | None] = self._copier.known
         """Returns the replacement of a tensor that the steps reach, if it is one."""

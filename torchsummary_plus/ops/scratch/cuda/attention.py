@@ -75,7 +75,11 @@ def _rounded(width: int) -> int:
 
 @scratch("cuda", "aten::_scaled_dot_product_flash_attention_backward")
 def flash_backward(out: Any, grad: Any, query: Any, key: Any, value: Any, output: Any, *_: Any, **__: Any) -> Timeline:
-    """One number per row, the queries' gradient in fp32, and with grouped heads each head's share of key and value."""
+    """One number per row, the queries' gradient in fp32, and with grouped heads each head's share of key and value.
+
+    Rows are rounded up to 128, head sizes up to 128 to 32 and larger ones to 64. Copies of non-contiguous tensors come
+    before the results.
+    """
     batch, heads, rows, width = query.shape
     wide = _rounded(width)
     tall = round_up(rows, 128)

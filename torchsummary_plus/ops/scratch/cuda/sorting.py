@@ -158,7 +158,10 @@ def index_put(
 
 
 def _sorted_writes(chip: Chip, x: Any, indices: Sequence[Any], values: Any, count: int) -> Timeline:
-    """Return a timeline that sorts linear indices, so that equal ones are written one after the other."""
+    """Return a timeline that sorts linear indices, so that equal ones are written one after the other.
+
+    A tensor that is not contiguous is copied; values are expanded to all elements that are written.
+    """
     if not count or not x.numel():
         return ()
     axes: list[int] = []  # A mask is of as many as it has.
@@ -310,7 +313,10 @@ TILES = {
 
 
 def radix_sort(chip: Chip, count: int, key: int, value: int, bits: int | None = None) -> int:
-    """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes."""
+    """Return the storage of a sort of ``count`` keys of ``key`` bytes, with values of ``value`` bytes.
+
+    One pass, which reads input and writes output, needs no copies.
+    """
     both_of_four = key == value == 4
     if count <= (SINGLE_TILE_OF_FOUR if both_of_four else SINGLE_TILE):
         return LEAST
