@@ -206,6 +206,7 @@ def test_every_column_in_any_order() -> None:
 )
 def test_cells_of_each_column(column: str, cells: list[str]) -> None:
     text = quiet(cnn(), (4, 8, 8), col_names=(column,)).render()
+    assert quiet(torch.jit.script(cnn()), (4, 8, 8)).rows[1].groups == 2  # Not in the module's own ``__dict__``.
     assert [line.split(maxsplit=1)[1].strip() for line in body(text)] == cells
 
 
@@ -258,8 +259,7 @@ def test_only_a_second_call_is_recursive_and_tied_layers_name_the_one_that_count
 
 @of_parts(lambda: {"first": nn.Linear(8, 4), "second": nn.Linear(5, 2)})
 def Mismatched(self, x: Tensor) -> Tensor:
-    out: Tensor = self.second(self.first(x))
-    return out
+    return self.second(self.first(x))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("call", [summary, estimate_memory, graph])

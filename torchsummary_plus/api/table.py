@@ -149,6 +149,7 @@ def summary(
             result = replace(result, row_memory=row_memory(passed, result.rows, (), by_module))
         if verbose:
             show(result)
+        del tree, passed  # Which the collector would visit on its return.
     return result
 
 

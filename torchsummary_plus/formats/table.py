@@ -46,7 +46,7 @@ class Field:
         return Cell(value, missing if value is None else value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Cell:
     """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
 
@@ -66,7 +66,7 @@ def cells(fields: Iterable[Field], values: Iterable[Value]) -> tuple[Cell, ...]:
     return tuple(field.cell(value) for field, value in zip(fields, values))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class TableRow:
     """A row: its label, its module's path, its level of nesting (0 is the outermost), and a cell per field.
 
@@ -283,7 +283,7 @@ def _written(table: Table, style: CellStyle) -> Table:
             label = _headed(row.figure, style, titles).heading
             columns = tuple([field if field.unit == "ratio" else row.figure for field in table.fields])
         own = tuple([_cell(cell, column, style) for cell, column in zip(row.cells, columns)])
-        rows.append(replace(row, label=label, cells=own))
+        rows.append(TableRow(label, row.path, row.level, own, row.figure, row.type))
     totals = [
         replace(total, field=_headed(total.field, style, titles), cell=_cell(total.cell, total.field, style))
         for total in table.totals

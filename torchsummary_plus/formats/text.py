@@ -134,14 +134,15 @@ def _ruled(lines: Sequence[Sequence[str]], widths: Sequence[int], width: int, fl
     """Return the cells below their headings, the first line, with torchsummary's rules."""
     from tabulate import TableFormat, tabulate  # Imported here: estimates start faster without it.
 
-    def draw(cells: Sequence[str], *_: object) -> str:
-        return _row(cells, widths, flat)
+    def draw(line: Sequence[str], *_: object) -> str:
+        return line[0]
 
     def rule(*_: object) -> str:
         return "=" * width
 
     form = TableFormat(lambda *_: "-" * width, rule, None, rule, draw, draw, padding=0, with_header_hide=None)
-    table: str = tabulate(lines[1:], lines[0], tablefmt=form, disable_numparse=True, stralign=None)
+    heading, *drawn = [[_row(cells, widths, flat)] for cells in lines]  # As one column, which tabulate draws faster.
+    table: str = tabulate(drawn, heading, tablefmt=form, disable_numparse=True, stralign=None)
     return table
 
 

@@ -46,9 +46,9 @@ def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     """Return the attributes in which a module itself may hold tensors or modules, with their names."""
     own = []
     for name, value in vars(module).items():
-        kind = type(value)
-        is_inert = kind in INERT or (kind is tuple and INERT.issuperset(map(type, value)))
-        if not is_inert and name not in _BOOKKEEPING:
+        if name in _BOOKKEEPING or (kind := type(value)) in INERT:
+            continue
+        if kind is not tuple or not INERT.issuperset(map(type, value)):
             own.append((name, value))
     return own
 

@@ -433,7 +433,7 @@ def stand_ins(module: nn.Module, watch: Callable[..., Any]) -> dict[str, Any]:
     def deep_copy(memo: dict[int, Any]) -> Any:
         return unwatched(lambda module: copy.deepcopy(module, memo))
 
-    watching = dict(zip(_REPLACED, (watched, deep_copy, state)))
+    watching = {"forward": watched, "__deepcopy__": deep_copy, "__getstate__": state}
     if module._forward_hooks or module._forward_pre_hooks:
         watching["_call_impl"] = watch(type(module)._call_impl, known, is_around=True)
     return watching

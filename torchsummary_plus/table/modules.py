@@ -148,10 +148,11 @@ class ModuleTree:
 
     def _find_kinds(self) -> None:
         """Ask once what modules may be besides plain layers, so that the table of a plain model never does."""
+        self.has_adapters = any(hasattr(kind, name) for kind in set(map(type, self.modules)) for name in ADAPTED)
         for index, (module, attributes) in enumerate(zip(self.modules, self.attributes)):
             kind, own = type(module), vars(module)
             self.is_offloaded = self.is_offloaded or HOOK in own
-            self.has_adapters = self.has_adapters or any(name in own or hasattr(kind, name) for name in ADAPTED)
+            self.has_adapters = self.has_adapters or any(name in own for name in ADAPTED)
             values = [value for _, value in attributes if issubclass(type(value), torch.ScriptObject)]
             if values or isinstance(module, torch.jit.ScriptModule):
                 self.packed.add(index)
@@ -199,8 +200,7 @@ class ModuleTree:
         for index, module in enumerate(self.modules):
             registered, parameters, buffers = index < self.unregistered, [], []
             base, constants = _declared(type(module))
-            sizes, groups = getattr(module, "kernel_size", None), getattr(module, "groups", None)
-            sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
+            sizes, groups = _integers(module, "kernel_size"), _integers(module, "groups")
             for name, p in module._parameters.items():
                 if p is not None:
                     is_masked = name == "original" or name.endswith("_orig")
@@ -218,8 +218,7 @@ class ModuleTree:
             spec = ModuleSpec(
                 index, self.paths[index], self.names[index], class_name(module), self.parents[index],
                 tuple(self.children[index]), tuple(parameters), tuple(buffers),
-                tuple(map(int, sizes)) if sizes and all(map(is_integer, sizes)) else None,
-                int(groups) if is_integer(groups) else None,
+                sizes, groups[0] if groups and len(groups) == 1 else None,
                 isinstance(module, CONTAINERS), registered, layer,
             )  # fmt: skip
             specs.append(spec)
@@ -280,6 +279,16 @@ class _Keys:
         return ParameterSpec(
             name, key, shape, dtype, prod(shape), trainable, tuple(storages.items()), registered, pruned
         )
+
+
+def _integers(module: nn.Module, name: str) -> tuple[int, ...] | None:
+    """Return an attribute that is an integer or several, or None."""
+    kind = type(module)
+    if kind.__getattr__ is nn.Module.__getattr__ and name not in vars(module) and not hasattr(kind, name):
+        return None  # As of most modules: ``getattr`` would take far longer.
+    value = getattr(module, name, None)
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return tuple(map(int, values)) if values and all(map(is_integer, values)) else None
 
 
 def pruned_elements(module: nn.Module, name: str, parameter: torch.Tensor) -> int | None:

@@ -192,7 +192,7 @@ class FakeKernels:
 
     def _factory(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator without tensor arguments: for real on the CPU if the result is small, else as a fake."""
-        names = [argument.name for argument in func._schema.arguments]
+        names = _argument_names(func)
         if "device" not in names:
             return self._really(func, args, kwargs)
         device = torch.device(kwargs.get("device") or CPU)
@@ -244,6 +244,11 @@ def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 @cache
+def _argument_names(func: OpOverload) -> list[str]:
+    return [argument.name for argument in func._schema.arguments]
+
+
+@cache
 def _writes(func: OpOverload) -> list[tuple[int, str]]:
     """Return the positions and names of the arguments that an operator writes to."""
     arguments = enumerate(func._schema.arguments)
@@ -271,7 +276,8 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
         return []
     tensors: list[torch.Tensor] = []
     for item in value:
-        if type(item) in INERT:  # Asking a number whether it is a tensor takes longer.
+        kind = type(item)  # Asking a number whether it is a tensor takes longer.
+        if kind in INERT or (kind is list and INERT.issuperset(map(type, item))):
             continue
         if isinstance(item, torch.Tensor):
             tensors.append(item)
