@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsummary_plus.live.copying import Copier
+from torchsummary_plus.live.reachable import Reachable
 
 COUNTS = {"calls": 0}
 
@@ -92,22 +93,21 @@ def test_weak_references_lead_to_the_copies() -> None:
 
 def test_a_scripted_module_runs_on_the_copies_tensors() -> None:
     model = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    copied = Copier(doubled).of(model.train())
-    copied.eval()
+    copied, weight = Copier(doubled).of(model.train()).eval(), getattr(model, "0").weight
     assert model.training and not copied.training
     with torch.no_grad():
         getattr(copied, "0").weight.zero_()
         getattr(copied, "0").bias.zero_()
         assert copied(torch.ones(3, 2)).abs().sum() == 0
-    assert getattr(model, "0").weight.abs().sum() > 0
+    assert weight.abs().sum() > 0
+    model.load_state_dict({name: tensor.clone() for name, tensor in model.state_dict().items()}, assign=True)
+    assert any(tensor is weight for tensor in Reachable([model]).tensors)  # The module that was scripted has it.
 
 
 def test_a_model_deeper_than_the_stack_is_copied() -> None:
-    model: nn.Module = nn.Linear(2, 2)
-    modules = [model]
+    modules: list[nn.Module] = [nn.Linear(2, 2)]
     for _ in range(2000):
-        model = nn.Sequential(model)
-        modules.insert(0, model)
+        modules.insert(0, nn.Sequential(modules[0]))
     copies = Copier(doubled).modules(modules)
     assert all(copies[k][0] is copies[k + 1] for k in range(2000))  # type: ignore[index]
 

@@ -110,7 +110,7 @@ def test_a_model_of_any_kind(name: str) -> None:
     measured = measure_run(run, [*model.parameters(), *model.buffers(), *inputs])
     if predicted.unknown:
         assert dict(predicted.unknown).keys() == {"torch::jit::DifferentiableGraphBackward"}
-        assert predicted.peak_range[0] <= measured <= predicted.peak_range[1]
+        assert predicted.peak_range[0] < measured <= predicted.peak_range[1]  # A first call may hold less.
     else:
         assert predicted.peak_bytes == measured
 

@@ -81,6 +81,8 @@ ALL_KINDS = (*KINDS, *SOME_KINDS)
 
 SECOND_ORDER = "torch::autograd::create_graph"
 """The entry in ``unknown`` for gradients of gradients on CUDA, whose nodes may run in another order there."""
+SCRIPT = "torch::jit::DifferentiableGraphBackward"
+"""The entry for the gradient of a scripted function, whose first calls save what autograd does, later ones more."""
 
 # Assumptions that an estimate lists.
 IDLE_SCALER = (

@@ -118,6 +118,7 @@ class Names:
                 self._own_modules.setdefault(value, set())
         elif isinstance(value, torch.jit.ScriptModule):
             self.copier.of(held_by_script(value))
+            self.copier.of(getattr(vars(value).get("forward"), "__wrapped__", None))  # A method of its source.
             if isinstance(value, compat.TracedModule):
                 traced: Any = value
                 for _, inputs in traced._c._retrieve_traced_inputs().items():

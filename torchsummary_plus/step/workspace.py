@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from ..data.arguments import RULE
 from ..data.capability import AMPERE, Capability, Chip
 from ..data.errors import SummaryError
-from ..data.memory_records import LEAST_DOUBT, SECOND_ORDER
+from ..data.memory_records import LEAST_DOUBT, SCRIPT, SECOND_ORDER
 from ..data.units import MIB, MIN_BLOCK, round_up
 from ..live.compat import has_kernel, since
 from ..live.fakes import in_kernel
@@ -36,7 +36,6 @@ from .kernel_trials import Timelines, is_foreign, is_unstudied, overload_of, tri
 
 Place = tuple[bool, int]
 """What libraries' handles belong to: whether it is autograd's thread, and the stream."""
-SCRIPT = "torch::jit::DifferentiableGraphBackward"
 WRITE = "CopySlices"
 """The node inside which that of a write to a view runs."""
 
