@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 import torch
+from torch import Tensor, nn, strided
 
 from ..data.capability import AMPERE, Capability
 from . import compat
@@ -50,13 +51,13 @@ class _Here(threading.local):
     refusal: Callable[[], None] | None = None
     innermost: Any = None
     """The innermost active pass."""
-    renewal: Callable[[torch.Tensor], None] | None = None
+    renewal: Callable[[Tensor], None] | None = None
     """Called where torch replaces a fake's autograd node."""
 
 
 here = _Here()
-_DATA: Any = torch.Tensor.data
-_HOOKS: Any = torch.Tensor._backward_hooks
+_DATA: Any = Tensor.data
+_HOOKS: Any = Tensor._backward_hooks
 _EXPORTED = "another library or process needs the values of a fake tensor"
 _NOWHERE = 1 << 62
 """Above all addresses, so that reading there fails as at address 0."""
@@ -96,11 +97,11 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"
     setattr(UndecidedFloat, f"__{_name}__", _method(f"__{_name}__", decides=False))
 
 
-class Fake(torch.Tensor):
+class Fake(Tensor):
     """A tensor without bytes that reports the device it stands for, and meta inside kernels."""
 
     fake_device: torch.device
-    known: torch.Tensor | None = None
+    known: Tensor | None = None
     """The tensor's values, on the CPU, if the pass knows them."""
     at_one: bool | None = None
     """For booleans: the value when every unknown value is 1."""
@@ -113,9 +114,9 @@ class Fake(torch.Tensor):
     capability: Capability = AMPERE
     """The compute capability of the GPU that fakes stand on."""
 
-    def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
+    def __new__(cls, data: Tensor, requires_grad: bool = True, **attributes: Any) -> Any:
         """Build a parameter from another tensor's data, as parameter classes do."""
-        return dress(torch.nn.Parameter(data, requires_grad), cls, attributes)
+        return dress(nn.Parameter(data, requires_grad), cls, attributes)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -143,7 +144,7 @@ class Fake(torch.Tensor):
         return _DATA.__get__(self)
 
     @data.setter
-    def data(self, tensor: torch.Tensor) -> None:
+    def data(self, tensor: Tensor) -> None:
         access = None if here.in_kernel else _access()
         if access is not None and not isinstance(tensor, Fake):
             tensor = access.fake_of(tensor)
@@ -215,7 +216,7 @@ class Fake(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return a copy, made as the class of the tensor that the fake stands for makes it."""
-        parameter: Any = torch.nn.Parameter
+        parameter: Any = nn.Parameter
         if isinstance(self, parameter) and parameter not in type(self).__mro__:
             return parameter.__deepcopy__(self, memo)
         return super().__deepcopy__(memo)  # type: ignore[no-untyped-call]
@@ -236,11 +237,11 @@ class Fake(torch.Tensor):
         raise DataDependentError(f"{func} was called on a fake tensor outside its pass")
 
 
-def _values_of(fake: torch.Tensor) -> torch.Tensor:
+def _values_of(fake: Tensor) -> Tensor:
     """Return all values of a fake, on the CPU; raises :class:`DataDependentError`."""
     if (access := _access()) is None:
         raise DataDependentError("outside a pass, a fake tensor has no values")
-    values: torch.Tensor = access.values_of(fake)
+    values: Tensor = access.values_of(fake)
     return values
 
 
@@ -276,7 +277,7 @@ class in_kernel:
             self.guards.pop()
 
 
-def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
+def wrap(meta: Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
     """Wrap a plain meta tensor as a fake on ``device``. Call it inside :class:`in_kernel`.
 
     C++ sees the fake's device, so composite operators branch as they do for real tensors. Of a CUDA fake it sees
@@ -285,7 +286,7 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
     is_cuda = device != CPU and device.type == "cuda"  # Text takes longer.
     if is_cuda and device.index is None:
         device = torch.device("cuda", Fake.current_gpu)
-    fake: Fake = torch.Tensor._make_subclass(
+    fake: Fake = Tensor._make_subclass(
         Fake, meta, requires_grad, dispatch_device=Fake.cuda_is_guarded or not is_cuda, device_for_backend_keys=device
     )
     fake.fake_device = device
@@ -295,18 +296,18 @@ def wrap(meta: torch.Tensor, device: torch.device, requires_grad: bool = False) 
 CLASSES.add(Fake)
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Whether meta storage can represent the tensor: strided, not quantized, and without ``__torch_dispatch__``."""
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+    if tensor.layout is not strided or tensor.is_quantized or tensor.is_nested:
         return False
-    return type(tensor) in CLASSES or type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return type(tensor) in CLASSES or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 OF_FAKES = ("fake_device", "known", "_is_param")
 """Attributes that belong to the fake itself."""
 
 
-def dress(tensor: torch.Tensor, kind: type, attributes: Mapping[str, Any]) -> torch.Tensor:
+def dress(tensor: Tensor, kind: type, attributes: Mapping[str, Any]) -> Tensor:
     """Give a tensor a user's class and attributes; a fake gets a class derived from both."""
     if kind not in CLASSES:
         tensor.__class__ = _fake_class(kind) if isinstance(tensor, Fake) else kind
@@ -331,7 +332,7 @@ def _fake_class(kind: type) -> type[Fake]:
 _FAKE_CLASSES: WeakKeyDictionary[type, type[Fake]] = WeakKeyDictionary()
 
 
-def check_fakeable(tensor: torch.Tensor) -> None:
+def check_fakeable(tensor: Tensor) -> None:
     """Raise :class:`UnfakeableError` for a tensor that cannot be represented by a fake.
 
     FSDP1's flat parameters cannot: their module moves the data itself.
@@ -342,18 +343,18 @@ def check_fakeable(tensor: torch.Tensor) -> None:
         raise UnfakeableError(f"no fake tensor can represent a {tensor.layout} tensor of class {kind}")
 
 
-def fake_like(tensor: torch.Tensor, device: torch.device) -> Fake:
+def fake_like(tensor: Tensor, device: torch.device) -> Fake:
     """Return a fake with a tensor's shape, strides, dtype and ``requires_grad``; raises :class:`UnfakeableError`."""
     check_fakeable(tensor)
     with compat.no_dispatch():
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
         fake = wrap(meta, device, tensor.requires_grad)
-    if type(tensor) is torch.nn.Parameter or isinstance(tensor, torch.nn.Parameter):  # Whose metaclass is slow.
+    if issubclass(type(tensor), nn.Parameter) or getattr(tensor, "_is_param", False):  # As its metaclass asks, slowly.
         fake._is_param = True
     return fake
 
 
-def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def real_input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a real input: uniform in [0, 1) for floating-point dtypes, else zeros. No global RNG is advanced."""
     if device.type == "meta":
         return torch.empty(tuple(shape), dtype=dtype, device=device)
@@ -391,7 +392,7 @@ class MetaStorages:
         """Return whether any fake stands for a real tensor."""
         return bool(self._pairs)
 
-    def fake(self, tensor: torch.Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
+    def fake(self, tensor: Tensor, device: torch.device, requires_grad: bool = False) -> Fake:
         """Return a fake of a real tensor's current storage and strides; raises :class:`UnfakeableError`."""
         check_fakeable(tensor)
         with compat.no_dispatch():
@@ -402,7 +403,7 @@ class MetaStorages:
             meta.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
             return wrap(meta, device, requires_grad)
 
-    def moves_storage(self, tensor: torch.Tensor) -> bool:
+    def moves_storage(self, tensor: Tensor) -> bool:
         """Whether a tensor that moves to another kind of device may take the pair of its storage along.
 
         It fills the storage, and no other tensor took it before.
@@ -457,14 +458,14 @@ class MetaStorages:
         return None if known is None else known()
 
 
-def alone(tensor: torch.Tensor, device: torch.device) -> Fake:
+def alone(tensor: Tensor, device: torch.device) -> Fake:
     """Return a fake of a tensor's copy on another kind of device: dense, in a storage of its own."""
     check_fakeable(tensor)
     with compat.no_dispatch():
         return wrap(_dense(tensor), device, tensor.requires_grad)
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
+def _dense(tensor: Tensor) -> Tensor:
     """Return a meta tensor with the layout of a tensor's copy on another kind of device.
 
     Source: aten/src/ATen/native/TensorConversions.cpp, ``_to_copy``.

@@ -20,7 +20,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn, strided
 
 from ..data.records import Group, Structure, TensorSpec
 from . import compat
@@ -59,7 +59,7 @@ def describe_tensors(value: Any, depth: int = 0) -> Structure:
     >>> describe_tensors({"a": torch.zeros(2, 3), "n": 7})
     Group(items=(TensorSpec(shape=(2, 3), dtype='float32', nbytes=24, batch_axes=()),), names=('a',))
     """
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return describe_tensor(value)
     if isinstance(value, PLAIN) or depth > DEEPEST:
         return None
@@ -81,12 +81,12 @@ def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Struct
     return described[0] if len(described) == 1 else (Group(tuple(described)) if described else None)
 
 
-def describe_tensor(tensor: torch.Tensor) -> Structure:
+def describe_tensor(tensor: Tensor) -> Structure:
     """Describe shape, dtype and bytes of a tensor; a nested tensor is the group of its rows."""
     if tensor.is_nested:
         with compat.no_modes():
             return Group(tuple(describe_tensor(row) for row in tensor.unbind()))
-    if tensor.layout is torch.strided and (type(tensor) in CLASSES or not is_wrapper(tensor)):
+    if tensor.layout is strided and (type(tensor) in CLASSES or not is_wrapper(tensor)):
         return _strided_spec(tensor.shape, tensor.dtype)
     return TensorSpec(tuple(tensor.shape), dtype_name(tensor.dtype), held_bytes(tensor))
 
@@ -106,7 +106,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def held_bytes(tensor: torch.Tensor) -> int:
+def held_bytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor's elements; of a wrapper or sparse tensor, those of its parts.
 
     >>> held_bytes(torch.eye(4).to_sparse())
@@ -127,7 +127,7 @@ SPARSE = frozenset(_COMPRESSED)
 """The layouts of sparse tensors."""
 
 
-def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+def inner_tensors(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that hold the elements of a wrapper or sparse tensor; none for other tensors.
 
     >>> [tuple(part.shape) for part in inner_tensors(torch.eye(3).to_sparse())]
@@ -139,10 +139,10 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [getattr(tensor, name) for name in inner_names(tensor)] if is_wrapper(tensor) else []
 
 
-def is_wrapper(tensor: torch.Tensor) -> bool:
+def is_wrapper(tensor: Tensor) -> bool:
     """Whether a tensor's class dispatches its own operators to inner tensors that hold the elements."""
     kind = type(tensor)
-    if kind in CLASSES or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+    if kind in CLASSES or kind.__torch_dispatch__ is Tensor.__torch_dispatch__:
         return False
     known = _WRAPPERS.get(kind)
     if known is None:
@@ -162,14 +162,14 @@ CLASSES: set[type] = {*compat.PLAIN}
 _WRAPPERS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
-def inner_names(tensor: torch.Tensor) -> list[str]:
+def inner_names(tensor: Tensor) -> list[str]:
     """Return the attributes that hold a wrapper's inner tensors: those it flattens to, or else all of them."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     names = (*vars(tensor), *slot_values(tensor)) if flatten is None else flatten()[0]
-    return [name for name in names if isinstance(getattr(tensor, name, None), torch.Tensor)]
+    return [name for name in names if isinstance(getattr(tensor, name, None), Tensor)]
 
 
-def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+def logical_shape(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape a weight stands for; for packed elements (bitsandbytes), the original weight's."""
     state = getattr(tensor, "quant_state", None)
     return tuple(tensor.shape if state is None else getattr(state, "shape", None) or tensor.shape)
@@ -208,9 +208,9 @@ def slot_values(value: Any) -> dict[str, Any]:
     return values
 
 
-def all_tensors(value: Any) -> list[torch.Tensor]:
+def all_tensors(value: Any) -> list[Tensor]:
     """Return every tensor of a value, in order. Nothing is copied, so objects that cannot be copied work too."""
-    return list(_search(value, (torch.Tensor,), 0, set()))
+    return list(_search(value, (Tensor,), 0, set()))
 
 
 def _search(value: Any, kinds: tuple[type, ...], depth: int, seen: set[int]) -> Iterator[Any]:
@@ -235,7 +235,7 @@ _SUSPENDED = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGenerat
 
 def suspended_code(value: Any) -> list[Any]:
     """Return the generators and coroutines in a value, whose code runs only where they are consumed."""
-    return [] if isinstance(value, torch.Tensor) else list(_search(value, (*_SUSPENDED,), 0, set()))
+    return [] if isinstance(value, Tensor) else list(_search(value, (*_SUSPENDED,), 0, set()))
 
 
 def kinds_left(code: Iterable[Any]) -> list[str]:
@@ -256,14 +256,14 @@ def not_run(kinds: Iterable[str]) -> str:
     return f"the forward returned {article} {names}, whose code did not run" if names else ""
 
 
-def cached_tensors(output: Any) -> list[torch.Tensor]:
+def cached_tensors(output: Any) -> list[Tensor]:
     """Return the tensors of an output's cache, by transformers' names: keys and values, or recurrent states."""
-    if isinstance(output, torch.Tensor):
+    if isinstance(output, Tensor):
         return []
     return all_tensors([getattr(output, name, None) for name in _CACHES])
 
 
-def first_tensor(value: Any) -> torch.Tensor | None:
+def first_tensor(value: Any) -> Tensor | None:
     """Return the first tensor with at least one axis, or None."""
     return next((tensor for tensor in all_tensors(value) if tensor.dim()), None)
 
@@ -275,9 +275,9 @@ def shapes_text(values: Sequence[Any], named: Mapping[str, Any]) -> str:
 
 
 def _argument_text(value: Any) -> str:
-    if isinstance(value, torch.Tensor) and value.is_nested:
+    if isinstance(value, Tensor) and value.is_nested:
         return f"nested of {value.size(0)} {dtype_name(value.dtype)}"
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return f"{list(value.shape)} {dtype_name(value.dtype)}"
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(map(_argument_text, value)) + ")"

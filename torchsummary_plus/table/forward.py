@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch._ops import OpOverload
+from torch.compiler import is_dynamo_compiling
+from torch.jit import ScriptModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..live import compat
@@ -300,7 +302,7 @@ class Pass(compat.DispatchMode):
         """
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
+            if is_dynamo_compiling():  # A branch of torch.cond, which torch compiles itself.
                 return own(*args, **kwargs) if owner is None else own(owner(), *args, **kwargs)
             forward = own if owner is None else MethodType(own, owner())
             safe_point()
@@ -405,13 +407,13 @@ def stand_ins(module: nn.Module, watch: Callable[..., Any]) -> dict[str, Any]:
     A copy made during the pass has none of them and runs its own forward. They refer to the module weakly: it is freed
     at once where a step replaces it.
     """
-    if isinstance(module, torch.jit.ScriptModule) and not hasattr(module, "forward"):
+    if isinstance(module, ScriptModule) and not hasattr(module, "forward"):
         return {}  # A traced model's submodule that was never called, such as one that holds packed weights.
     own, known = module.forward, weakref.ref(module)
     bound: Any = own.__func__ if isinstance(own, MethodType) and own.__self__ is module else None
     watched = watch(own) if bound is None else watch(bound, known)
     watched.__wrapped__ = own if bound is None else partial(bound, weakref.proxy(module))
-    if isinstance(module, torch.jit.ScriptModule):
+    if isinstance(module, ScriptModule):
         return {"forward": watched}
     originals = originals_of(module)
 

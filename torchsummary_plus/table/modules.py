@@ -13,7 +13,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import ScriptObject, Tensor, nn, strided
+from torch.jit import ScriptModule
 
 from ..data.records import LayerSpec, ModuleSpec, ParameterSpec, Setting
 from ..data.units import is_integer
@@ -153,14 +154,14 @@ class ModuleTree:
             kind, own = type(module), vars(module)
             self.is_offloaded = self.is_offloaded or HOOK in own
             self.has_adapters = self.has_adapters or any(name in own for name in ADAPTED)
-            values = [value for _, value in attributes if issubclass(type(value), torch.ScriptObject)]
-            if values or isinstance(module, torch.jit.ScriptModule):
+            values = [value for _, value in attributes if issubclass(type(value), ScriptObject)]
+            if values or isinstance(module, ScriptModule):
                 self.packed.add(index)
             has_parameters = module._parameters or index in self._unregistered_parameters or index in self.packed
             if isinstance(module, PARTS) or (has_parameters and not kind.__module__.startswith("torch.nn.")):
                 self.may_have_experts = True
 
-    def tensors(self) -> Iterator[torch.Tensor]:
+    def tensors(self) -> Iterator[Tensor]:
         """Yield all parameters, then all buffers, of the registered modules; shared ones repeat."""
         for kind in ("_parameters", "_buffers"):
             for module in self.modules[: self.unregistered]:
@@ -236,10 +237,10 @@ class ModuleTree:
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 
 
-def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.Module | torch.Tensor]]:
+def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.Module | Tensor]]:
     """Yield the modules and tensors that an attribute of a module holds, with their paths from that module."""
     kind = type(value)  # Isinstance would follow weak proxies, which may be dead.
-    if issubclass(kind, (nn.Module, torch.Tensor)):
+    if issubclass(kind, (nn.Module, Tensor)):
         yield path, value
     elif depth < 4 and issubclass(kind, (dict, *_SEQUENCES)):
         for key, item in dict.items(value) if issubclass(kind, dict) else enumerate(value):
@@ -250,18 +251,18 @@ def _layers_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, nn.
 class _Keys:
     """Numbers tensors and storages in order of appearance; ``registered`` are the model's own."""
 
-    def __init__(self, registered: Iterable[torch.Tensor]) -> None:
+    def __init__(self, registered: Iterable[Tensor]) -> None:
         self.registered = frozenset(map(id, registered))
-        self.kept_alive: list[torch.Tensor] = []
+        self.kept_alive: list[Tensor] = []
         self.tensors: dict[int, int] = {}
         self.storages: dict[Any, int] = {}
 
-    def spec(self, name: str, tensor: torch.Tensor, trainable: bool, pruned: int | None = None) -> ParameterSpec:
+    def spec(self, name: str, tensor: Tensor, trainable: bool, pruned: int | None = None) -> ParameterSpec:
         self.kept_alive.append(tensor)
         key = self.tensors.setdefault(id(tensor), len(self.tensors))
         registered, dtype = id(tensor) in self.registered, dtype_name(tensor.dtype)
         storages: dict[int, int] = {}
-        is_plain = type(tensor) in CLASSES and tensor.layout is torch.strided and not tensor.is_nested
+        is_plain = type(tensor) in CLASSES and tensor.layout is strided and not tensor.is_nested
         if is_plain and not vars(tensor) and not compat.is_functorch_wrapped(tensor):  # As most are.
             shape, parts = tuple(tensor.shape), [tensor]
         elif nn.parameter.is_lazy(tensor):
@@ -269,7 +270,7 @@ class _Keys:
         else:
             shape, parts = logical_shape(tensor), stored(tensor) or [tensor]
         for part in parts:
-            if part.layout is torch.strided and not part.is_nested:
+            if part.layout is strided and not part.is_nested:
                 storage = part.untyped_storage()
                 place, nbytes = ("storage", storage._cdata), storage.nbytes()
             else:  # Without a storage, the bytes of its elements.
@@ -291,7 +292,7 @@ def _integers(module: nn.Module, name: str) -> tuple[int, ...] | None:
     return tuple(map(int, values)) if values and all(map(is_integer, values)) else None
 
 
-def pruned_elements(module: nn.Module, name: str, parameter: torch.Tensor) -> int | None:
+def pruned_elements(module: nn.Module, name: str, parameter: Tensor) -> int | None:
     """Return how many elements of a parameter are masked by ``torch.nn.utils.prune`` or ``torch.ao.pruning``.
 
     None without a mask, or if the mask has no values.
@@ -301,13 +302,13 @@ def pruned_elements(module: nn.Module, name: str, parameter: torch.Tensor) -> in
     else:
         masks = [module._buffers.get(f"{name.removesuffix('_orig')}_mask")] if name.endswith("_orig") else []
     for mask in masks:
-        if type(mask) is torch.Tensor and not mask.is_meta and mask.shape == parameter.shape:
+        if type(mask) is Tensor and not mask.is_meta and mask.shape == parameter.shape:
             with compat.no_modes():
                 return mask.numel() - int(mask.count_nonzero())
     return None
 
 
-def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+def tensors_in(modules: Iterable[nn.Module]) -> list[Tensor]:
     """Return the parameters and buffers that modules hold themselves."""
     held = [tensor for module in modules for tensor in (*module._parameters.values(), *module._buffers.values())]
     return [tensor for tensor in held if tensor is not None]
@@ -315,7 +316,7 @@ def tensors_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
 
 def class_name(module: nn.Module) -> str:
     """Return a module's own name (``_get_name``), by default its class's; for a scripted module, its source class's."""
-    if isinstance(module, torch.jit.ScriptModule):
+    if isinstance(module, ScriptModule):
         return str(module.original_name)
     if type(module)._get_name is nn.Module._get_name:
         return type(module).__name__

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, strided
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode, resolve_name
 
@@ -170,12 +170,12 @@ class Provenance(Listener):
     writes to its own does not count as data that its next call reads.
     """
 
-    def __init__(self, inputs: Sequence[torch.Tensor], state: Iterable[torch.Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], state: Iterable[Tensor]) -> None:
         self.state = set(map(id, state))
         self.owners: list[Frame | None] = []
         self.reads: list[Read] = []
         self.began: dict[int, int] = {}
-        self.producers: dict[int, tuple[weakref.ref[torch.Tensor], Origin]] = {}
+        self.producers: dict[int, tuple[weakref.ref[Tensor], Origin]] = {}
         """Each tensor by id, with what produced it."""
         self.wrote: dict[int | None, tuple[weakref.ref[torch.UntypedStorage], Origin]] = {}
         """The last write to each storage, by its address."""
@@ -235,11 +235,11 @@ class Provenance(Listener):
             self.returned.clear()
             self._read(frame, -1, all_tensors(output), self.returned)
 
-    def _is_older(self, frame: Frame, tensor: torch.Tensor) -> bool:
+    def _is_older(self, frame: Frame, tensor: Tensor) -> bool:
         origin = self._origin(frame, tensor)
         return origin is not None and origin[0] < self.began[frame.index]
 
-    def _origin(self, frame: Frame, tensor: torch.Tensor) -> Origin | None:
+    def _origin(self, frame: Frame, tensor: Tensor) -> Origin | None:
         """Return the step that a tensor's elements come from; None for a parameter or a constant."""
         producer, origin = self.producers.get(id(tensor), (None, None))
         if producer is None or producer() is not tensor:
@@ -254,7 +254,7 @@ class Provenance(Listener):
                 return None
         return origin
 
-    def _read(self, frame: Frame, step: int, values: Iterable[torch.Tensor], reads: list[Read]) -> None:
+    def _read(self, frame: Frame, step: int, values: Iterable[Tensor], reads: list[Read]) -> None:
         """Append to ``reads`` those tensors that a step produced."""
         for tensor in values:
             origin = self._origin(frame, tensor)
@@ -277,9 +277,9 @@ def _reads_values(func: Any) -> bool:
     return not name.startswith("aten::new_") and not (name.startswith("aten::") and name.endswith("_like"))
 
 
-def _place(tensor: torch.Tensor) -> int | None:
+def _place(tensor: Tensor) -> int | None:
     """Return the address of a tensor's storage; None if it has none of its own."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.layout is not strided or tensor.is_nested:
         return None
     try:
         return int(tensor.untyped_storage()._cdata)
@@ -348,9 +348,9 @@ def function_name(func: Any) -> str | None:
     """Return the plain name of a torch function or method ("cat", "add", "relu_"); None for an attribute.
 
     >>> import torch
-    >>> function_name(torch.nn.functional.relu), function_name(torch.Tensor.__add__)
+    >>> function_name(torch.nn.functional.relu), function_name(Tensor.__add__)
     ('relu', 'add')
-    >>> function_name(torch.Tensor.shape.__get__) is None
+    >>> function_name(Tensor.shape.__get__) is None
     True
     """
     name = getattr(func, "__name__", None)

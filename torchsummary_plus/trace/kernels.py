@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, strided
 from torch._ops import OpOverload
 
 from ..live import compat
@@ -80,7 +80,7 @@ class FakeKernels:
         if func._schema.name in MAKE_SPARSE and self.refuses_sparse():
             raise UnfakeableError(f"{func} returns a sparse tensor, which no fake tensor can represent")
         key: list[Any] = [id(func), torch.get_default_dtype()]
-        operands: list[torch.Tensor] = []
+        operands: list[Tensor] = []
         _read(args, key, operands)
         if kwargs:
             _read(kwargs.values(), key, operands)
@@ -107,11 +107,11 @@ class FakeKernels:
         if indices is None:
             return out
         choice = self.choice_of(indices)
-        return choice if isinstance(out, torch.Tensor) else (out[0], choice)
+        return choice if isinstance(out, Tensor) else (out[0], choice)
 
     __call__ = on_fakes
 
-    def choice_of(self, indices: torch.Tensor) -> torch.Tensor:
+    def choice_of(self, indices: Tensor) -> Tensor:
         """Return a router's assumed choice as a tensor of this pass."""
         return self.note_created(indices)
 
@@ -119,7 +119,7 @@ class FakeKernels:
         """Whether creating a sparse tensor ends the pass, since torch's kernels may crash the process on a fake one."""
         return True
 
-    def fake_of(self, tensor: torch.Tensor) -> Fake:
+    def fake_of(self, tensor: Tensor) -> Fake:
         """Return the fake of a real tensor in this pass, on the meta storage of its storage."""
         goes_along = tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.dim())
         return self.meta_storages.fake(tensor, self.device if goes_along else tensor.device, tensor.requires_grad)
@@ -130,11 +130,11 @@ class FakeKernels:
     def print_out(self, fake: Fake) -> None:
         """Called before a fake is formatted as text."""
 
-    def values_of(self, fake: Fake) -> torch.Tensor:
+    def values_of(self, fake: Fake) -> Tensor:
         """Raise :class:`DataDependentError`."""
         raise DataDependentError("an array needs the values of a fake tensor, which has none")
 
-    def is_small(self, func: OpOverload, args: Any, kwargs: Any, operands: list[torch.Tensor]) -> bool:
+    def is_small(self, func: OpOverload, args: Any, kwargs: Any, operands: list[Tensor]) -> bool:
         """Whether an operator on values has small enough inputs and results."""
         if all(tensor.numel() <= SMALL for tensor in operands) or is_view(func):
             # No code depends on the values of a random mask, such as dropout's.
@@ -151,21 +151,21 @@ class FakeKernels:
         outs = rule if isinstance(rule, list) else [rule]
         return rule is not None and all(isinstance(out, int) or prod(out[0]) <= most for out in outs if out is not None)
 
-    def most_known(self, tensors: list[torch.Tensor]) -> int:
+    def most_known(self, tensors: list[Tensor]) -> int:
         """Return the most elements of tensors that keep their values: more where they may be the masks of experts."""
         is_routed = self.routers is not None and self.routers.were_asked
         return MASK << 3 if is_routed and not any(tensor.is_floating_point() for tensor in tensors) else MASK
 
-    def _is_known(self, tensor: torch.Tensor, written: bool) -> bool:
+    def _is_known(self, tensor: Tensor, written: bool) -> bool:
         """Whether a tensor has values; one that is written to must have been created in this pass."""
         if isinstance(tensor, Fake) or tensor.device.type != "cpu" or not is_plain(tensor):
             return False
         storage = tensor.untyped_storage()._cdata
         return storage not in self.overwritten and (storage in self.created or not written)
 
-    def _note_overwritten(self, tensor: torch.Tensor) -> None:
+    def _note_overwritten(self, tensor: Tensor) -> None:
         """Forget the values of a tensor and of the real tensor it stands for."""
-        if tensor.layout is torch.strided:
+        if tensor.layout is strided:
             storage = tensor.untyped_storage()
             real = self.meta_storages.real_of(storage) if isinstance(tensor, Fake) else storage
             if real is not None:
@@ -214,9 +214,9 @@ class FakeKernels:
         """Run an operator on fakes and real tensors as if all were fakes; real tensors written to lose their values."""
         func, args = unmasked(func, args, self)
         fakes: dict[int, Fake] = {}
-        reals: dict[int, torch.Tensor] = {}
+        reals: dict[int, Tensor] = {}
 
-        def fake(tensor: torch.Tensor) -> torch.Tensor:
+        def fake(tensor: Tensor) -> Tensor:
             if isinstance(tensor, Fake):
                 return tensor
             if id(tensor) not in fakes:
@@ -238,7 +238,7 @@ class FakeKernels:
         return change_tensors(out, lambda tensor: reals.get(id(tensor), tensor))
 
 
-def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator writes to."""
     return tensors_of([args[place] if place < len(args) else kwargs.get(name) for place, name in _writes(func)])
 
@@ -255,9 +255,9 @@ def _writes(func: OpOverload) -> list[tuple[int, str]]:
     return [(place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
-def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def change_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """Return operator arguments or results with every tensor changed."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
         return type(value)([change_tensors(item, change) for item in value])
@@ -266,36 +266,36 @@ def change_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
+def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors among an operator's arguments or results, in order."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, (list, tuple)):
         return []
-    tensors: list[torch.Tensor] = []
+    tensors: list[Tensor] = []
     for item in value:
         kind = type(item)  # Asking a number whether it is a tensor takes longer.
         if kind in INERT or (kind is list and INERT.issuperset(map(type, item))):
             continue
-        if isinstance(item, torch.Tensor):
+        if isinstance(item, Tensor):
             tensors.append(item)
         elif isinstance(item, (list, tuple, dict)):
             tensors += tensors_of(item)
     return tensors
 
 
-def _read(values: Any, key: list[Any], operands: list[torch.Tensor]) -> None:
+def _read(values: Any, key: list[Any], operands: list[Tensor]) -> None:
     """Append to ``key`` all that an operator's result depends on, and to ``operands`` the tensors."""
     for value in values:
         kind = type(value)
         if kind in INERT:
             key += (kind, value)
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, Tensor):
             operands.append(value)
             if isinstance(value, Fake):
-                lies = value.stride() if value.layout is torch.strided else value.layout
+                lies = value.stride() if value.layout is strided else value.layout
                 key += (value.shape, lies, value.dtype, value.fake_device, value._is_zerotensor())
         elif isinstance(value, (list, tuple)):
             kinds = tuple(map(type, value))
@@ -368,7 +368,7 @@ def _answer(func: OpOverload, args: Any, kwargs: Any, key: list[Any], operands: 
         return from_recipe(recipe, operands)
     check_dtypes(func, operands)
     # A view of a tangent of zeros is such a tangent too; torch's kernel creates it.
-    may_be_ruled = all(fake.layout is torch.strided for fake in operands) and not operands[0]._is_zerotensor()
+    may_be_ruled = all(fake.layout is strided for fake in operands) and not operands[0]._is_zerotensor()
     if may_be_ruled and (rule := ruled(func, args, kwargs)) is not None:
         recipe = _placed(rule, _result_device(kwargs, operands))
         out = from_recipe(recipe, operands)
@@ -466,7 +466,7 @@ def by_sparse_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """
     layouts = [arg.layout for arg in args if isinstance(arg, Tensor)]
     in_place = func._schema.name.endswith("_") and torch.sparse_coo in layouts
-    if in_place and layouts[0] is torch.strided:
+    if in_place and layouts[0] is strided:
         return args[0]
     try:
         return _ON_META.get(func, func)(*args, **kwargs)
@@ -491,7 +491,7 @@ _NORMS = {getattr(torch.ops.aten, f"native_{name}_norm").default for name in ("b
 """Likewise, except for half-precision inputs with float32 parameters."""
 
 
-def check_dtypes(func: OpOverload, tensors: Sequence[torch.Tensor]) -> None:
+def check_dtypes(func: OpOverload, tensors: Sequence[Tensor]) -> None:
     """Raise RuntimeError if an operator would reject its tensors' dtypes."""
     if func not in _ONE_DTYPE and func not in _MASKED and func not in _NORMS:
         return
@@ -553,7 +553,7 @@ def recipe_of(out: Any, fakes: list[Fake]) -> Any:
     place = next((place for place, fake in enumerate(fakes) if fake is out), None)
     if place is not None:
         return place
-    if out.layout is not torch.strided:
+    if out.layout is not strided:
         return None
     storage, base = out.untyped_storage()._cdata, fakes[0]
     if storage == base.untyped_storage()._cdata:
