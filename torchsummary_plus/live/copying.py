@@ -93,9 +93,7 @@ class Copier:
         self._tensor = tensor
         self._copies: dict[int, Any] = {}
         self.originals: list[Any] = []
-        """The values that were found, in order: those that are copied, and code, such as classes and functions.
-
-        Not among them are empty containers of an object."""
+        """The values that were found, in order: those that are copied, and code, such as classes and functions."""
         self.weakly_held: dict[int, Any] = {}
         """The values that weak references refer to, by id: their copies may have no other holder."""
         self._scripts: dict[Any, Any] = {}
@@ -174,6 +172,7 @@ class Copier:
                     continue
                 if kind in _EMPTY and not item and id(item) not in self._copies:  # Most of what a module has.
                     attributes[name] = self._copies[id(item)] = kind()
+                    self.originals.append(item)  # Another thread may replace it: nothing else may have its id.
                 else:
                     attributes[name] = self.of(item)
         for slot in slots:
