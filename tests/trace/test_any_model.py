@@ -121,6 +121,7 @@ def test_result_is_frozen_plain_data(name: str) -> None:
 
     def check(value: Any) -> None:
         if dataclasses.is_dataclass(value):
+            assert value.__dataclass_params__.frozen  # type: ignore[attr-defined]
             for f in dataclasses.fields(value):
                 check(getattr(value, f.name))
             return
@@ -129,10 +130,8 @@ def test_result_is_frozen_plain_data(name: str) -> None:
             for item in value:
                 check(item)
 
-    for row in s.rows:
-        check(row)
-    check(s.inputs)
-    check(s.run)
+    check((s.rows, s.inputs, s.run))
+    check(s.flow)
     assert pickle.loads(pickle.dumps(s)).rows == s.rows
 
 

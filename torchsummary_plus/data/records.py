@@ -1,7 +1,7 @@
 """A recorded pass as data that nobody changes, shared by every other folder.
 
-No record holds a tensor or a module: it outlives its model, can be pickled, and compares by value. Those that a table
-has many of are not frozen, as their constructors would take five times as long.
+No record holds a tensor or a module: it outlives its model, can be pickled, and compares by value. Those that no result
+holds are not frozen, as their constructors would take five times as long.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def tensors(structure: Structure) -> Iterator[TensorSpec]:
             yield from tensors(item)
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True)
 class ParameterSpec:
     """A parameter or buffer; all names of one tensor share a ``key``.
 
@@ -87,7 +87,7 @@ Setting = Union[bool, int, float, str, tuple[int, ...], None]
 """A constructor argument of a layer, if it is a plain value."""
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """A layer's configuration: its ``torch.nn`` class or base class, and that class's constants.
 
@@ -99,7 +99,7 @@ class LayerSpec:
     parameters: tuple[tuple[str, tuple[int, ...], str], ...]
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True)
 class ModuleSpec:
     """A module, called or not. ``parent`` and ``children`` are indices into ``Trace.modules``."""
 
@@ -121,7 +121,7 @@ class ModuleSpec:
     """None if it has no known settings or parameters."""
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True)
 class Call:
     """One call of a module, or of a function if ``module`` is None.
 
@@ -187,7 +187,7 @@ FROM_INPUT = -1
 RETURNED = -2  # Owners of the steps in a :class:`Flow` outside any call: an input of the model, and its results.
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """A tensor that step ``source`` of a pass produces and step ``target`` reads, as the latter sees it.
 

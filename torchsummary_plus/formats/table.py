@@ -46,7 +46,7 @@ class Field:
         return Cell(value, missing if value is None else value)
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True)
 class Cell:
     """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
 
@@ -66,7 +66,7 @@ def cells(fields: Iterable[Field], values: Iterable[Value]) -> tuple[Cell, ...]:
     return tuple(field.cell(value) for field, value in zip(fields, values))
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True)
 class TableRow:
     """A row: its label, its module's path, its level of nesting (0 is the outermost), and a cell per field.
 

@@ -358,7 +358,7 @@ class Embeddings(Listener):
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise :class:`NeedsIntegerError` for a sized input, RuntimeError for any other floating-point index."""
-        if func in _EMBEDDINGS and args[1].is_floating_point():
+        if id(func) in _EMBEDDINGS and args[1].is_floating_point():
             index = self.inputs.get(args[1].untyped_storage()._cdata)
             if index is not None:
                 raise NeedsIntegerError(index)
@@ -366,7 +366,7 @@ class Embeddings(Listener):
 
 
 _LOOKUPS = "embedding", "_embedding_bag", "_embedding_bag_forward_only"
-_EMBEDDINGS = frozenset(getattr(torch.ops.aten, name).default for name in _LOOKUPS)
+_EMBEDDINGS = frozenset(id(getattr(torch.ops.aten, name).default) for name in _LOOKUPS)
 
 
 def materialised(tree: ModuleTree, example: Example) -> ModuleTree:

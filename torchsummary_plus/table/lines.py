@@ -39,7 +39,7 @@ def _total(name: str, about: str) -> property:
     return property(total, doc=about)
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True)
 class Line:
     """One line of a table. The parameters of all lines add up to the total, in every style and at every depth.
 

@@ -99,7 +99,7 @@ class FakeKernels:
             if has_values and not leaves and self.is_small(func, args, kwargs, operands):
                 return self._really(func, args, kwargs)
             return self._mixed(func, args, kwargs)
-        if self.meta_storages and func._schema.is_mutable:
+        if func._schema.is_mutable and self.meta_storages:
             for tensor in written(func, args, kwargs):
                 self._note_overwritten(tensor)
         out = _answer(func, args, kwargs, key, operands)  # type: ignore[arg-type]
@@ -240,7 +240,9 @@ class FakeKernels:
 
 def written(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Return the tensors that an operator writes to."""
-    return tensors_of([args[place] if place < len(args) else kwargs.get(name) for place, name in _writes(func)])
+    if not (places := _writes(func)):
+        return []
+    return tensors_of([args[place] if place < len(args) else kwargs.get(name) for place, name in places])
 
 
 @cache
