@@ -124,7 +124,7 @@ def test_a_context_that_was_measured_is_in_its_range(path: Path) -> None:
         assert low <= record["context_bytes"] <= high, record["name"]
 
 
-@from_release("2.11", "the release that CUDA rules were measured on")
+@from_release("2.13", "the release whose allocator reuses memory by age")
 def test_a_context_is_larger_where_all_is_loaded() -> None:
     lazy, eager = (context_bytes((9, 0), environment=setting) for setting in ({}, {"CUDA_MODULE_LOADING": "EAGER"}))
     assert lazy[0] < eager[0] and lazy[1] < eager[1]

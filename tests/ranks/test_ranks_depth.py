@@ -51,7 +51,7 @@ def estimated(build: Callable[[], nn.Module], **options: Any) -> MemoryEstimate:
     return estimate_memory(build, (16,), 2, **WORLD, **settings)
 
 
-@from_release("2.8", "a sum of FSDP's gradients that reads no values, and so needs no assumption that counts layers,")
+@from_release("2.11", "a sum of FSDP's gradients that reads no values, and so needs no assumption that counts layers,")
 def test_a_rank_of_a_deep_model_is_grown_from_few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimated(sharded, ranks=(0, 3))
     depths = depths_that_are_grown(monkeypatch, "ranks.record")
