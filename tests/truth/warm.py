@@ -6,6 +6,7 @@ Each start of an interpreter costs a test seconds for torch's import alone. ``py
 
 import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,9 @@ def python() -> tuple[str, ...]:
     """The beginning of a command line that ends with ``-c CODE`` or ``-m MODULE``, and what follows these."""
     if not hasattr(os, "fork"):
         return (sys.executable,)
-    folder = tempfile.TemporaryDirectory()
-    address = Path(folder.name) / "socket"
+    address = Path(tempfile.mkdtemp()) / "socket"  # Python 3.13's forks would remove a ``TemporaryDirectory``.
     server = subprocess.Popen([sys.executable, HERE / "warm_server.py", address], stdin=subprocess.PIPE)
-    atexit.register(_end, server, folder)
+    atexit.register(_end, server, address.parent)
     deadline = time.monotonic() + SECONDS
     while not address.exists():
         if server.poll() is not None or time.monotonic() > deadline:
@@ -35,6 +35,6 @@ def python() -> tuple[str, ...]:
     return (sys.executable, "-S", "-E", str(HERE / "warm_client.py"), str(address))
 
 
-def _end(server: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+def _end(server: subprocess.Popen[bytes], folder: Path) -> None:
     server.communicate()
-    folder.cleanup()
+    shutil.rmtree(folder)
