@@ -223,8 +223,9 @@ class Estimate:
         Both equal ``peak_bytes`` if every rule is exact and no number of iterations is assumed. Operators in
         ``unknown`` extend the range upwards, by the most each may hold while it runs and by at least a page; gradients
         of gradients on CUDA in an unknown order extend it both ways, by ``ORDER_BAND``, and those of scripted functions
-        as far downwards, as their first calls may save less. If ``assumptions`` were
-        guessed, the range includes the peaks of other guesses; after few draws of random numbers, it is where 95 % of
+        downwards, by what autograd has saved at the peak and a page: their first calls save less.
+
+        If ``assumptions`` were guessed, the range includes the peaks of other guesses; after few draws of random numbers, it is where 95 % of
         normally distributed peaks would lie. Compiled code that is estimated as its source extends it both ways, by all
         that autograd and kernels hold at the peak; so do matrix products that a GPU may pad, by the largest of them,
         and one rank of many on CUDA, by ``RANK_BAND``.
@@ -256,10 +257,12 @@ class Estimate:
             rests = max(MIB, sum(nbytes - log.storages[storage].nbytes for storage, nbytes in at_peak.items()))
             requested = replay(at_edge(log, -1), "cpu", self.options).peak_bytes
             lowest, most = min(lowest, max(lowest - rests, requested)), most + rests
-        names, doubt = dict(log.unknown), LEAST_DOUBT if log.unknown or is_assumed else 0
-        order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
-        lowest -= (LEAST_DOUBT if is_assumed else 0) + (order if {SECOND_ORDER, SCRIPT} & names.keys() else 0)
-        return max(0, lowest), max(most, peak + doubt) + (order if SECOND_ORDER in names else 0)
+        order, doubt, names = 0, LEAST_DOUBT if log.unknown or is_assumed else 0, dict(log.unknown)
+        if SECOND_ORDER in names:
+            order = round(ORDER_BAND * sum(self.at_peak.get(kind, 0) for kind in OF_AUTOGRAD))
+        lowest -= LEAST_DOUBT if is_assumed else 0
+        lowest -= LEAST_DOUBT + self.at_peak.get("saved_activations", 0) if SCRIPT in names else 0
+        return max(0, lowest - order), max(most, peak + doubt) + order
 
     @property
     def timeline(self) -> tuple[TimelinePoint, ...]:

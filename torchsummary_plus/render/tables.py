@@ -188,9 +188,9 @@ def answer_table(estimate: Estimate) -> Table:
     unit, (least, most) = common_unit(estimate.peak_bytes), estimate.peak_range
     why = reasons(estimate.unknown, estimate.assumptions) or "some sizes depend on data"
     rows = [*_largest_kinds(estimate), _row("Peak", "peak", estimate.peak_bytes, words=f"in the {place(estimate)}")]
-    for label, name, nbytes, words in (("At least", "at_least", least, ""), ("At most", "at_most", most, why)):
-        if in_unit(nbytes, unit) != in_unit(estimate.peak_bytes, unit):
-            rows.append(_row(label, name, nbytes, words=words))
+    edges = [("At least", "at_least", least), ("At most", "at_most", most)]
+    edges = [edge for edge in edges if in_unit(edge[2], unit) != in_unit(estimate.peak_bytes, unit)]
+    rows += [_row(*edge, words=why if edge is edges[-1] else "") for edge in edges]
     return replace(_table(estimate, "Kind", ANSWER, rows), widest=1000)  # Sentences are not shortened.
 
 
