@@ -43,20 +43,13 @@ def Flexible(self, x: Any = None, other: Tensor | None = None, *, scale: float =
 X = torch.rand(3, 4)
 
 
-@pytest.mark.parametrize(
-    ("data", "inputs"),
-    [
-        (X, 1),
-        ((X,), 1),
-        ({"x": X, "other": X, "scale": 2.0}, 2),
-        (((X,), {"other": X}), 2),
-        (([X, X],), 2),
-        (({"deep": (X, "text", None)},), 1),
-        ((Batch(X, X),), 2),
-        ({"x": Batch(X)}, 1),
-        ((X, None), 1),
-    ],
-)
+FORMS: list[tuple[Any, int]] = [
+    (X, 1), ((X,), 1), ({"x": X, "other": X, "scale": 2.0}, 2), (((X,), {"other": X}), 2), (([X, X],), 2),
+    (({"deep": (X, "text", None)},), 1), ((Batch(X, X),), 2), ({"x": Batch(X)}, 1), ((X, None), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "inputs"), FORMS)
 def test_forms_of_input_data(data: Any, inputs: int) -> None:
     fake, real = (quiet(Flexible(), input_data=data, run=run) for run in ("fake", "real"))
     assert fake.rows == real.rows

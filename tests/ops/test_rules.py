@@ -220,8 +220,10 @@ def test_a_rule_says_what_the_meta_kernel_says(name: str) -> None:
         pytest.skip("earlier releases have no meta kernel of it")
     if name == "aten::native_group_norm" and since("2.14"):
         pytest.skip("the kernel keeps channels last since torch 2.14, and its meta kernel does not")
-    if name in ("aten::mkldnn_rnn_layer_backward", "aten::convolution_backward") and not since("2.13"):
-        pytest.skip("before torch 2.13 the meta kernels' gradients have other dtypes or strides than the kernels'")
+    if name == "aten::mkldnn_rnn_layer_backward" and not since("2.13"):
+        pytest.skip("before torch 2.13 the meta kernel returns gradients in the tensors' own dtypes")
+    if name == "aten::convolution_backward" and since("2.11") and not since("2.13"):
+        pytest.skip("the meta kernel of torch 2.11 has other strides than the kernel")
     drawn_calls = drawn(name, name.removeprefix("aten::") in ODD_META_KERNELS)
     assert sum(answers(func, *call) for call in drawn_calls) >= CASES // 20
 

@@ -10,7 +10,7 @@ from benchmarks.zoo.libraries import LIBRARIES
 from torchsummary_plus.live.compat import since
 
 
-@pytest.mark.skipif(not since("2.13") or since("2.14") or torch.version.cuda is not None, reason="it has another cuDNN")
+@pytest.mark.skipif(not since("2.13") or since("2.14") or torch.version.cuda is not None, reason="has another cuDNN")
 @pytest.mark.filterwarnings("ignore")
 def test_recorded_configurations_are_predicted_as_before() -> None:
     known = snapshot("cuda")

@@ -130,8 +130,7 @@ def test_result_is_frozen_plain_data(name: str) -> None:
             for item in value:
                 check(item)
 
-    check((s.rows, s.inputs, s.run))
-    check(s.flow)
+    check((s.rows, s.inputs, s.run, s.flow))
     assert pickle.loads(pickle.dumps(s)).rows == s.rows
 
 

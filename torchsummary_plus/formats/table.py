@@ -51,7 +51,8 @@ class Cell:
     """A value and its text; the value is None if there is none or it is unknown. ``best`` cells are highlighted.
 
     ``data`` is the value for data frames if it is not a plain one: a shape as a tuple. ``inside`` is what the rows
-    inside add up to, which formats with colours show in grey in place of the text.
+    inside add up to, which formats with colours show in grey in place of the text. Like rows, cells are not frozen: a
+    table makes many.
     """
 
     value: Value

@@ -349,7 +349,7 @@ def fake_like(tensor: Tensor, device: torch.device) -> Fake:
     with compat.no_dispatch():
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
         fake = wrap(meta, device, tensor.requires_grad)
-    if issubclass(type(tensor), nn.Parameter) or getattr(tensor, "_is_param", False):  # As its metaclass asks, slowly.
+    if issubclass(type(tensor), nn.Parameter) or getattr(tensor, "_is_param", False):  # As isinstance asks, slowly.
         fake._is_param = True
     return fake
 
