@@ -225,10 +225,10 @@ class Estimate:
         of gradients on CUDA in an unknown order extend it both ways, by ``ORDER_BAND``, and those of scripted functions
         downwards, by what autograd has saved at the peak and a page: their first calls save less.
 
-        If ``assumptions`` were guessed, the range includes the peaks of other guesses; after few draws of random numbers, it is where 95 % of
-        normally distributed peaks would lie. Compiled code that is estimated as its source extends it both ways, by all
-        that autograd and kernels hold at the peak; so do matrix products that a GPU may pad, by the largest of them,
-        and one rank of many on CUDA, by ``RANK_BAND``.
+        If ``assumptions`` were guessed, the range includes the peaks of other guesses; after few draws of random
+        numbers, it is where 95 % of normally distributed peaks would lie. Compiled code that is estimated as its source
+        extends it both ways, by all that autograd and kernels hold at the peak; so do matrix products that a GPU may
+        pad, by the largest of them, and one rank of many on CUDA, by ``RANK_BAND``.
         """
         edges = self._edges(self.log, self.peak_bytes)
         for log in self.log.others:
